@@ -350,6 +350,10 @@ def _text(given: object) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(str(given)))
 
 
+def _row(*cells: object) -> str:
+    return f"<tr>{''.join(f'<td>{_text(each)}</td>' for each in cells)}</tr>"
+
+
 def _shown_operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
     yield f'<details id="{_text(operation["operationId"])}"><summary><b>{method}</b> <code>{_text(path)}</code>'
     yield f"<span>{_text(operation['summary'])}</span></summary>"
@@ -359,10 +363,7 @@ def _shown_operation(method: str, path: str, operation: dict[str, Any]) -> Itera
     if operation.get("parameters"):
         yield "<table><tr><th>parameter</th><th>in</th><th>what it takes</th><th></th></tr>"
         for each in operation["parameters"]:
-            yield (
-                f"<tr><td><code>{_text(each['name'])}</code></td><td>{_text(each['in'])}</td>"
-                f"<td>{_text(takes(each['schema']))}</td><td>{_text(each['description'])}</td></tr>"
-            )
+            yield _row(f"`{each['name']}`", each["in"], takes(each["schema"]), each["description"])
         yield "</table>"
     body = operation.get("requestBody")
     if body is not None:
@@ -381,7 +382,7 @@ def _answers(responses: dict[str, Any]) -> Iterator[str]:
             if "example" in content:
                 yield f"<pre><code>{html.escape(_shown(content['example']))}</code></pre>"
         elif status != "default":
-            errors.append(f"<tr><td>{_text(status)}</td><td>{_text(answer['description'])}</td></tr>")
+            errors.append(_row(status, answer["description"]))
     yield f"<table>{''.join(errors)}</table>"
 
 

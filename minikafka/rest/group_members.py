@@ -121,7 +121,7 @@ class Joined(groups.OfGroup, notes=True):
     """A member of a group, with its partitions."""
 
     member_id: str = member("For every later call.", "curl-2f1c0d8f7f3f4e6b")
-    generation: int = member(groups.GENERATION, 1)
+    generation: int = member(groups.GENERATION, 1, source="generation_id")
     assignor: str = member("What the members agreed on.", "range")
     leads: bool = member("It is the group's leader: the broker has dealt in its name.", example=True)
     assignment: list[Any] = many_of(groups.PartitionsOf, groups.SORTED)
@@ -170,17 +170,16 @@ async def post_member(visit: Visit) -> Json:
     if is_new:
         await _leave_if_abandoned(visit, group, wish)
     revoked = [each for each in groups.partitions_in(wish.owned) if each not in assigned.partitions]
-    return Joined(
+    return Joined.out_of(
+        joined,
         group=group,
-        member_id=joined.member_id,
-        generation=joined.generation_id,
         assignor=joined.protocol_name or "",
         leads=joined.leader == joined.member_id,
         assignment=groups.partitions_out(assigned.partitions),
         committed=await _beginnings(visit, group, assigned.partitions, wish.auto_offset_reset),
         revoked=groups.partitions_out(revoked),
         session_timeout_ms=wish.session_timeout_ms,
-    ).out()
+    )
 
 
 def _not_yet(group: str, wish: Wish) -> Refused:

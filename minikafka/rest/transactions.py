@@ -20,7 +20,7 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.rest.fetch import name_of
-from minikafka.rest.group_offsets import Commit, committing
+from minikafka.rest.group_offsets import COMMIT_PROBLEMS, Commit, committing
 from minikafka.rest.groups import COORDINATOR_PROBLEMS, PARTITION_COUNT_MAX, Coordinator
 from minikafka.rest.leaders import (
     COORDINATOR_WAIT_S,
@@ -273,12 +273,7 @@ async def post_transaction(visit: Visit) -> Json:
         transactional_id=wanted.transactional_id, transaction_timeout_ms=wanted.timeout_ms
     )
     given: m.InitProducerIdResponse = await _asked(visit, wanted.transactional_id, request, TRANSACTIONAL_IDS)
-    return _Initialized.out_of(
-        wanted,
-        producer_id=given.producer_id,
-        producer_epoch=given.producer_epoch,
-        coordinator=visit.broker_out(visit.leaders[-1]),
-    )
+    return _Initialized.out_of(given, **vars(wanted), coordinator=visit.broker_out(visit.leaders[-1]))
 
 
 _FENCED: tuple[type[kafka.ProtocolError], ...] = (kafka.InvalidProducerIdMapping, kafka.ProducerFenced)
@@ -295,12 +290,10 @@ _FENCED: tuple[type[kafka.ProtocolError], ...] = (kafka.InvalidProducerIdMapping
         kafka.FencedInstanceId,
         kafka.IllegalGeneration,
         kafka.InvalidProducerEpoch,
-        kafka.InvalidRequest,
         kafka.InvalidTxnState,
         kafka.NotEnoughReplicas,
-        kafka.OffsetMetadataTooLarge,
         kafka.UnknownMemberId,
-        kafka.UnknownTopicOrPartition,
+        *COMMIT_PROBLEMS,
     ),
 )
 async def put_transaction_offsets(visit: Visit) -> Json:
@@ -358,11 +351,7 @@ async def post_abort(visit: Visit) -> Json:
 async def _end(visit: Visit, *, is_commit: bool) -> Json:
     sent, name = await _Sender.sent(visit), visit[TRANSACTIONAL_ID]
     request = t.EndTxnRequest(
-        transactional_id=name,
-        producer_id=sent.producer_id,
-        producer_epoch=sent.producer_epoch,
-        committed=is_commit,
-        transaction_version=TRANSACTION_V2,
+        **vars(sent), transactional_id=name, committed=is_commit, transaction_version=TRANSACTION_V2
     )
     response: t.EndTxnResponse = await _asked(visit, name, request, TRANSACTIONAL_IDS)
     return _Ended.out_of(response, transactional_id=name, committed=is_commit)
