@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
 from minikafka.config import BrokerConfig
@@ -80,14 +81,11 @@ class SnapshotFiles:
 
     async def write(self, snapshot: EpochEnd, payloads: Sequence[bytes], *, timestamp_ms: int) -> None:
         """Write this member's own state."""
-        file = self.begin(snapshot)
-        try:
+        with closing(self.begin(snapshot)) as file:
             for batch in encode_snapshot(snapshot, payloads, timestamp_ms=timestamp_ms):
                 file.append((batch,))
                 await asyncio.sleep(0)
             await self.finish(snapshot, file)
-        finally:
-            file.close()
 
     def begin(self, snapshot: EpochEnd) -> File:
         """An empty file to write the snapshot to."""
@@ -127,14 +125,11 @@ class SnapshotFiles:
 
     def read(self, snapshot: EpochEnd, *, position: int, max_bytes: int) -> tuple[int, Buffers]:
         """(size of the file, bytes from ``position`` on); PositionOutOfRange beyond its end."""
-        file = self._disk.open(snapshot_path(snapshot))
-        try:
+        with closing(self._disk.open(snapshot_path(snapshot))) as file:
             size = file.size()
             if not 0 <= position < size:
                 raise PositionOutOfRange(f"position {position} of a snapshot of {size} bytes")
             return size, (file.read(position, min(max_bytes, SNAPSHOT_CHUNK_BYTES)),)
-        finally:
-            file.close()
 
 
 # Read and applied in one turn of the loop: heartbeats go out in between.

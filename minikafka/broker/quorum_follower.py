@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -138,8 +139,7 @@ class MetadataFollower:
 
     async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
         """Get the leader's snapshot and continue behind it; when anything goes wrong, the next fetch asks again."""
-        file = self._snapshots.begin(snapshot)
-        try:
+        with closing(self._snapshots.begin(snapshot)) as file:
             if not await self._fetch_parts(ask, snapshot, file):
                 self._snapshots.give_up(snapshot)
                 await self._pause(fetching.on_fetch_failed(self._core, self._world.clock.now()))
@@ -153,8 +153,6 @@ class MetadataFollower:
                 )
                 return
             await self._begin_behind(snapshot, file, payloads)
-        finally:
-            file.close()
         self._world.events(
             "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
         )

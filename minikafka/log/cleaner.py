@@ -39,6 +39,7 @@ step 4 at once: a rename is kept whole or not at all, so N.log.swap or N.log lea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from minikafka.config import TopicConfig
@@ -156,12 +157,9 @@ class SegmentSwap:
         for path, data in files:
             if not self.sources.are_unchanged:
                 return False
-            file = self._disk.open(path + CLEANED)
-            try:
+            with closing(self._disk.open(path + CLEANED)) as file:
                 file.append([data])
                 await file.sync()
-            finally:
-                file.close()
         cleaned.transactions.has_file = bool(cleaned.transactions.entries)
         # The log may begin elsewhere by now, with another snapshot.
         if not self.sources.are_unchanged or self._store.first_snapshot(self.last_marker_gone) != self._snapshot:

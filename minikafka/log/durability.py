@@ -15,6 +15,7 @@ Rules for this file:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, DiskFailed, DiskFull, KafkaStorageError
 from minikafka.log.checkpoint import format_epochs
@@ -177,11 +178,8 @@ class Durability:
     async def _sync_small_file(self, path: str, change: int) -> None:
         if self._abandoned or self._small_files.get(path) != change or not self._disk.exists(path):
             return
-        file = self._disk.open(path)
-        try:
+        with closing(self._disk.open(path)) as file:
             await file.sync()
-        finally:
-            file.close()
         if self._small_files.get(path) == change:
             del self._small_files[path]
 

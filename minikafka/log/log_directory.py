@@ -17,6 +17,7 @@ Rules for this file:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from minikafka.config import TopicConfig
@@ -224,11 +225,8 @@ class LogDirectory:
                     copies=copies,
                 )
             except UnsyncedCopy as made:
-                file = self._disk.open(made.copy)
-                try:
+                with closing(self._disk.open(made.copy)) as file:
                     await file.sync()
-                finally:
-                    file.close()
                 await self._disk.sync_folder(str(partition))
                 copies[made.source] = made.copy
 
@@ -418,11 +416,8 @@ class LogDirectory:
             logs = list(self._with_former)
             # One that is torn by a power failure counts as lost, and then a log may begin anywhere.
             for name in filter(self._disk.exists, _OFFSETS):
-                file = self._disk.open(name)
-                try:
+                with closing(self._disk.open(name)) as file:
                     await file.sync()
-                finally:
-                    file.close()
             await self._disk.sync_folder("")
             for log in logs:
                 await log.forget_former()

@@ -14,7 +14,7 @@ Read segment.py, then durability.py, then recovery.py; health.py says when nothi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 
 from minikafka.config import LONG_MAX, TopicConfig
@@ -831,11 +831,8 @@ class PartitionLog:
         self._rewrites += 1  # several may do this at once
         temporary = f"{path}.{self._rewrites}{TEMPORARY}"
         self._disk.replace_file(temporary, format_partition_metadata(self.topic_id))
-        file = self._disk.open(temporary)
-        try:
+        with closing(self._disk.open(temporary)) as file:
             await file.sync()
-        finally:
-            file.close()
         if self._health.is_closed:
             return
         self._disk.replace(temporary, path)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -505,12 +506,9 @@ def audit(
     """Compare; the committed records come from brokers, or from the replica whose high watermark is highest (of
     equals the lowest node's). ``security``: the source's options of TLS. BadLedger.
     """
-    judge = Audit(session, ledgers)
-    try:
+    with closing(Audit(session, ledgers)) as judge:
         brokers = None if bootstrap is None else {"kafka.bootstrap.servers": bootstrap, **(security or {})}
         return _audited(session, judge, brokers, replicas)
-    finally:
-        judge.close()
 
 
 def _audited(session: Any, judge: Audit, source: Mapping[str, str] | None, replicas: Replicas) -> Audited:
