@@ -124,6 +124,13 @@ class Unpacker:
     def int16(self) -> int:
         return int(_INT16.unpack(self._take(2, "int16"))[0])
 
+    def version(self) -> int:
+        """The version of a value. Raises ValueError for a negative one, which Kafka never writes."""
+        version = self.int16()
+        if version < 0:
+            raise ValueError(f"a value of version {version}")
+        return version
+
     def int32(self) -> int:
         return int(_INT32.unpack(self._take(4, "int32"))[0])
 

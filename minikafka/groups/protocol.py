@@ -46,7 +46,7 @@ class Subscription:
     def unpacked(cls, packed: bytes) -> Subscription:
         """ValueError for bytes that are no subscription."""
         read = Unpacker(packed)
-        version = _version(read)
+        version = read.version()
         topics, user_data = read.array(read.text), read.data_or_none()
         owned = unpack_partitions(read) if version >= 1 else ()
         generation = read.int32() if version >= 2 else NO_GENERATION
@@ -57,7 +57,7 @@ class Subscription:
     def topics_in(packed: bytes) -> tuple[str, ...]:
         """The topics alone, whatever stands behind them, as Kafka's coordinator does; ValueError."""
         read = Unpacker(packed)
-        _version(read)
+        read.version()
         topics = read.array(read.text)
         read.data_or_none()
         return tuple(topics)
@@ -90,7 +90,7 @@ class Assignment:
         if not packed:
             return cls()
         read = Unpacker(packed)
-        _version(read)
+        read.version()
         return cls(partitions=unpack_partitions(read), user_data=read.data_or_none())
 
     @classmethod
@@ -115,13 +115,6 @@ class Assignment:
                 "member that leads, or give this one a group or an assignor of its own"
             ) from error
         return cls(partitions=tuple(dict.fromkeys(found.partitions)), user_data=found.user_data)
-
-
-def _version(read: Unpacker) -> int:
-    version = read.int16()
-    if version < 0:
-        raise ValueError(f"version {version}")
-    return version
 
 
 def pack_partitions(out: Packer, partitions: Iterable[TopicPartition]) -> Packer:

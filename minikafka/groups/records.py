@@ -105,11 +105,9 @@ def unpacked(key: bytes, value: bytes | None) -> GroupsRecord | None:
     if version not in (0, OFFSET_KEY_VERSION, GROUP_KEY_VERSION):
         return None
     body = None if value is None else Unpacker(value)
-    value_version = 0 if body is None else body.int16()
+    value_version = 0 if body is None else body.version()
     if value_version > FLEXIBLE_VERSION:
         return None
-    if value_version < 0:
-        raise ValueError(f"a value of version {value_version}")
     if body is not None:
         body.is_flexible = value_version >= FLEXIBLE_VERSION
     if version == GROUP_KEY_VERSION:

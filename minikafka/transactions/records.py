@@ -173,11 +173,9 @@ def unpacked(key: bytes, value: bytes | None) -> TransactionRecord | None:
     if value is None:
         return TransactionRecord(transactional_id=transactional_id, value=None)
     body = Unpacker(value)
-    version = body.int16()
+    version = body.version()
     if version > VALUE_VERSION:
         return None
-    if version < 0:
-        raise ValueError(f"a value of version {version}")
     body.is_flexible = version >= 1
     return TransactionRecord(transactional_id=transactional_id, value=_unpacked_value(body))
 

@@ -178,11 +178,9 @@ def unpacked(key: bytes, value: bytes | None) -> ConsumerRecord | None:
     if value is None:
         return tombstone(group, kind, name)
     body = Unpacker(value)
-    version = body.int16()
+    version = body.version()
     if version > VALUE_VERSION:
         return None
-    if version < 0:
-        raise ValueError(f"a value of version {version}")
     body.is_flexible = True
     return ConsumerRecord(group=group, kind=kind, name=name, value=_READERS[kind](body))
 
