@@ -113,6 +113,11 @@ class CertificateFolder:
             raise InvalidConfig(f"{name!r} cannot be the name of a certificate file; use letters, digits and hyphens")
         path, given = self.path(name), subject or f"CN={name}"
         issuer = self._signer()
+        if issuer[1].not_valid_after_utc <= datetime.now(UTC):
+            raise InvalidConfig(
+                f"{self.ca} has expired; run `minikafka certs ca --dir {self.folder} --force`, then make all "
+                "certificates again, with --force"
+            )
         if path.exists() and not force:
             found = _certificate(path)
             wanted = (

@@ -111,7 +111,7 @@ def test_private_keys_are_readable_by_their_owner_only(folder: CertificateFolder
         os.umask(before)
     modes = {each.name: each.stat().st_mode & 0o777 for each in folder.folder.iterdir()}
     assert modes == {"ca.key": 0o600, "ca.pem": modes["ca.pem"], "broker-1.pem": 0o600, "billing.pem": 0o600}
-    assert modes["ca.pem"] & 0o133 == 0
+    assert (modes["ca.pem"] & 0o133, modes["ca.pem"] & 0o444) == (0, 0o444)
     assert all((b"PRIVATE" in each.read_bytes()) == (each.name != "ca.pem") for each in folder.folder.iterdir())
 
 
@@ -152,7 +152,7 @@ def test_a_broken_folder_is_refused_before_anything_is_written(folder: Certifica
     folder.path("text").write_text("text", encoding="ascii")
     with pytest.raises(InvalidConfig, match="cannot be read as a certificate"):
         folder.make_client("text")
-    for wrong in ("../escape", "ca", "", ".."):
+    for wrong in ("../escape", "b/../../escape", "ca", "", ".."):
         with pytest.raises(InvalidConfig, match="cannot be the name"):
             folder.make_client(wrong)
     for hosts in ([], ["a..b"], ["x" * 300]):
@@ -177,6 +177,19 @@ def test_a_ca_key_that_does_not_fit_is_refused(folder: CertificateFolder):
     key.write_text("text", encoding="ascii")
     with pytest.raises(InvalidConfig, match="cannot be used as the CA's private key"):
         folder.make_client("b")
+    with pytest.raises(InvalidConfig, match="cannot be used as the CA's private key"):
+        folder.make_ca()
+
+
+def test_an_expired_ca_signs_nothing(folder: CertificateFolder):
+    """The error names the CA and the command that replaces it, also with --force, and no file is left."""
+    folder.make_ca(days=0, force=True)
+    before = files(folder)
+    for force in (False, True):
+        for name in ("broker-1", "b"):
+            with pytest.raises(InvalidConfig, match=r"ca\.pem has expired; run `minikafka certs ca --dir .* --force`"):
+                folder.make_client(name, force=force)
+    assert files(folder) == before
 
 
 def certs(*words: str) -> Result:
