@@ -121,10 +121,14 @@ def test_unknown_tagged_fields_are_skipped():
 
 def test_huge_counts_cost_nothing():
     """A count beyond the message's bytes, or beyond the limit, is refused before anything is built."""
-    beyond_bytes = struct.pack(">i", 2**31 - 1) + b"\x00\x01a"
-    with pytest.raises(InvalidRequest, match="topics has too many elements"):
-        codec.decode("Metadata", "request", 1, memoryview(beyond_bytes))
-    count = codec.ELEMENTS_MAX + 1
+    for count in (4, 2**31 - 1):
+        beyond_bytes = struct.pack(">i", count) + b"\x00\x01a"
+        with pytest.raises(InvalidRequest, match="topics has too many elements"):
+            codec.decode("Metadata", "request", 1, memoryview(beyond_bytes))
+    count = codec.ELEMENTS_MAX
+    found = codec.decode("Metadata", "request", 1, memoryview(struct.pack(">i", count) + b"\x00\x00" * count))
+    assert len(found["topics"]) == count
+    count += 1
     with pytest.raises(InvalidRequest, match="too many elements"):
         codec.decode("Metadata", "request", 1, memoryview(struct.pack(">i", count) + b"\x00\x00" * count))
 
@@ -154,9 +158,13 @@ def test_partition_that_a_request_repeats_is_described_once():
 
 
 def test_a_varint_of_more_than_five_bytes_is_refused():
-    """It would be a number beyond every size."""
-    with pytest.raises(InvalidRequest, match="more than five bytes"):
-        codec.decode("Heartbeat", "request", 4, memoryview(b"\xff" * 12))
+    """It would be a number beyond every size. Five bytes are read also where fewer would do, as Kafka reads them."""
+    rest = b"g\x00\x00\x00\x07\x02m\x00\x00"
+    found = codec.decode("Heartbeat", "request", 4, memoryview(b"\x82\x80\x80\x80\x00" + rest))
+    assert (found["group_id"], found["member_id"]) == ("g", "m")
+    for length in (b"\x82\x80\x80\x80\x80\x00", b"\xff" * 12):
+        with pytest.raises(InvalidRequest, match="more than five bytes"):
+            codec.decode("Heartbeat", "request", 4, memoryview(length + rest))
 
 
 def test_a_field_that_may_not_be_left_out_is_named():

@@ -6,10 +6,14 @@ import json
 import os
 import ssl
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from minikafka.cli.root import root
 from minikafka.config import parse_broker
@@ -111,6 +115,7 @@ def test_private_keys_are_readable_by_their_owner_only(folder: CertificateFolder
         os.umask(before)
     modes = {each.name: each.stat().st_mode & 0o777 for each in folder.folder.iterdir()}
     assert modes == {"ca.key": 0o600, "ca.pem": modes["ca.pem"], "broker-1.pem": 0o600, "billing.pem": 0o600}
+    assert folder.folder.stat().st_mode & 0o777 == 0o700
     assert (modes["ca.pem"] & 0o133, modes["ca.pem"] & 0o444) == (0, 0o444)
     assert all((b"PRIVATE" in each.read_bytes()) == (each.name != "ca.pem") for each in folder.folder.iterdir())
 
@@ -160,6 +165,8 @@ def test_a_broken_folder_is_refused_before_anything_is_written(folder: Certifica
             folder.make_broker("b", hosts)
     with pytest.raises(InvalidConfig, match="not a subject"):
         folder.make_client("b", subject="billing")
+    with pytest.raises(InvalidConfig, match="needs a subject"):
+        folder.make_ca("", force=True)
     (folder.folder / "ca.pem").unlink()
     with pytest.raises(InvalidConfig, match="--force"):
         folder.make_ca()
@@ -174,11 +181,28 @@ def test_a_ca_key_that_does_not_fit_is_refused(folder: CertificateFolder):
     key.write_bytes(folder.path("broker-1").read_bytes())
     with pytest.raises(InvalidConfig, match="is not the private key of"):
         folder.make_client("b")
-    key.write_text("text", encoding="ascii")
-    with pytest.raises(InvalidConfig, match="cannot be used as the CA's private key"):
-        folder.make_client("b")
-    with pytest.raises(InvalidConfig, match="cannot be used as the CA's private key"):
-        folder.make_ca()
+    own = ec.generate_private_key(ec.SECP256R1())
+    encrypted = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    for unusable in (b"text", encrypted):
+        key.write_bytes(unusable)
+        for make in (lambda: folder.make_client("b"), folder.make_ca):
+            with pytest.raises(InvalidConfig, match="cannot be used as the CA's private key"):
+                make()
+
+
+def test_certificates_are_limited_to_their_purpose_and_to_the_life_of_their_ca(folder: CertificateFolder):
+    """The CA signs no other CA, a client is no server under any name, and a clock may be some minutes behind."""
+    made = folder.make_ca(days=2, force=True)
+    assert folder.make_client("billing", days=365).not_after == made.not_after
+    ca, billing = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (folder.ca, folder.path("billing")))
+    assert ca.extensions.get_extension_for_class(x509.BasicConstraints).value == x509.BasicConstraints(True, 0)
+    assert billing.not_valid_before_utc < datetime.now(UTC) - timedelta(minutes=4)
+    impostor = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    impostor.load_cert_chain(folder.path("billing"))
+    careless = client(folder)
+    careless.check_hostname = False
+    with pytest.raises(ssl.SSLError):
+        principal(impostor, careless, "localhost")
 
 
 def test_an_expired_ca_signs_nothing(folder: CertificateFolder):
