@@ -182,9 +182,9 @@ class Room:
     Compressed batches may hold many times their size, so the bytes that were fetched do not bound the answer.
     """
 
-    def __init__(self, count_max: int = FETCH_RECORD_COUNT_MAX) -> None:
+    def __init__(self, count_max: int = FETCH_RECORD_COUNT_MAX, bytes_max: int = FETCH_BYTES_MAX) -> None:
         self._count = count_max
-        self._bytes = FETCH_BYTES_MAX
+        self._bytes = bytes_max
 
     def is_full(self) -> bool:
         return self._count <= 0 or self._bytes <= 0
@@ -204,14 +204,27 @@ class Room:
 
 
 async def records_of(
-    visit: Visit, answer: m.FetchedPartition, offset: Offset, count_max: int, form: str, contains: bytes = b""
+    visit: Visit,
+    answer: m.FetchedPartition,
+    offset: Offset,
+    count_max: int,
+    form: str,
+    contains: bytes = b"",
+    bytes_max: int = FETCH_BYTES_MAX,
 ) -> tuple[list[dict[str, Any]], Offset]:
     """What :func:`read_out` finds in the answer of a leader."""
     aborted, limit = filter_of(answer.aborted_transactions), decompressed_max(visit.host, answer.topic)
     data = answer.records
     batches = from_offset(iterate(data[0] if len(data) == 1 else b"".join(data)), offset, end_max=answer.readable_end)
     return await read_out(
-        batches, offset, aborted=aborted, count_max=count_max, form=form, limit=limit, contains=contains
+        batches,
+        offset,
+        aborted=aborted,
+        count_max=count_max,
+        bytes_max=bytes_max,
+        form=form,
+        limit=limit,
+        contains=contains,
     )
 
 
@@ -221,6 +234,7 @@ async def read_out(
     *,
     aborted: AbortedFilter | None = None,
     count_max: int,
+    bytes_max: int = FETCH_BYTES_MAX,
     form: str,
     limit: int = DECOMPRESSED_BYTES_MAX,
     contains: bytes = b"",
@@ -232,7 +246,7 @@ async def read_out(
     """
     records: list[dict[str, Any]] = []
     next_offset = offset
-    room, turns = Room(count_max), Turns()
+    room, turns = Room(count_max, bytes_max), Turns()
     await asyncio.sleep(0)
     for batch in batches:
         if room.is_full():

@@ -25,8 +25,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka import errors as kafka
+from minikafka.config import KIB
 from minikafka.rest import fetch, json_text
-from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
+from minikafka.rest.host import FETCH_BYTES_MAX, FETCH_RECORD_COUNT_MAX
+from minikafka.rest.json_text import long_step
 from minikafka.rest.leaders import check_known, from_leader
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
@@ -210,8 +212,8 @@ class _Follower:
 # A topic may have thousands of partitions; so many are looked at side by side.
 SIDE_BY_SIDE_MAX = 16
 
-# What one partition may give: many of them are held at once.
-PARTITION_BYTES_MAX = 256 * 1024
+PARTITION_BYTES_MAX = 256 * KIB
+"""Bytes of the log that are fetched of one partition."""
 
 
 class Start(NamedTuple):
@@ -276,13 +278,54 @@ class _Records(OfTopic):
     next: list[_Next] = many_of(_Next)
 
 
-class _Part(NamedTuple):
-    """What one partition gave."""
+class _Found:
+    """The first records of all partitions by timestamp, and where each partition continues.
 
-    partition: int
-    records: list[dict[str, Any]]
-    next_offset: Offset
-    refused: Refused | None = None
+    Whatever the number of partitions, hardly more than twice the records that the answer has room for are held.
+    """
+
+    def __init__(self, partition_count: int, count_max: int) -> None:
+        self.count_max = count_max
+        self.bytes_max = max(1, FETCH_BYTES_MAX // partition_count)
+        """Of the keys, values and headers of one partition; one record may go beyond it."""
+        self._lists: list[list[dict[str, Any]]] = []
+        self._held_count = 0
+        self._next: dict[int, tuple[Offset, Refused | None]] = {}
+
+    async def add(self, partition: int, records: list[dict[str, Any]], next_offset: Offset) -> None:
+        """Add what a partition gave."""
+        self._next[partition] = next_offset, None
+        if records:
+            self._lists.append([{"partition": partition, **record} for record in records])
+            self._held_count += len(records)
+        if self._held_count >= 2 * self.count_max:
+            await long_step()
+            self.cut()
+
+    def refuse(self, partition: int, refused: Refused) -> None:
+        """Note why a partition gave nothing."""
+        self._next[partition] = -1, refused
+
+    def cut(self) -> list[dict[str, Any]]:
+        """Return the records that there is room for; no others are held."""
+        # Each partition keeps its order: what does not fit is then all behind what is shown of it.
+        merged = list(heapq.merge(*self._lists, key=lambda record: (record.get("timestamp", 0), record["partition"])))
+        for record in reversed(merged[self.count_max :]):
+            self._next[record["partition"]] = record["offset"], None
+        kept = merged[: self.count_max]
+        self._lists, self._held_count = [kept], len(kept)
+        return kept
+
+    def next_offsets(self) -> list[_Next]:
+        """Return where each partition continues. Raises Refused if none could be read."""
+        found = sorted(self._next.items())
+        first = found[0][1][1]
+        if first is not None and all(refused is not None for _, (_, refused) in found):
+            raise first
+        return [
+            _Next(partition=partition, next_offset=offset, problem=None if refused is None else refused.problem())
+            for partition, (offset, refused) in found
+        ]
 
 
 LISTED = _Records.example(next=[_Next.example(partition=0, next_offset=-1, problem=PROBLEM_EXAMPLE), _Next.example()])
@@ -329,24 +372,10 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
         return await _follow(visit, topic.topic_id, names, gate)
     if not visit.accept.quality(JSON) and not max(map(visit.accept.quality, MSGPACK_TYPES)):
         raise unacceptable_type(visit.accept, (JSON, *MSGPACK_TYPES[:1]))
-    parts = await asyncio.gather(*(_look(visit, name, gate) for name in names))
-    if parts[0].refused is not None and all(part.refused is not None for part in parts):
-        raise parts[0].refused
-    # Each partition keeps its order: what does not fit is then all behind what is shown of it.
-    lists = ([{"partition": part.partition, **record} for record in part.records] for part in parts)
-    merged = list(heapq.merge(*lists, key=lambda record: (record.get("timestamp", 0), record["partition"])))
-    records = merged[: visit[MAX_RECORDS]]
-    left = {part.partition: part.next_offset for part in parts}
-    for record in reversed(merged[visit[MAX_RECORDS] :]):
-        left[record["partition"]] = record["offset"]
-    next_offsets = [
-        _Next(
-            partition=part.partition,
-            next_offset=left[part.partition],
-            problem=None if part.refused is None else part.refused.problem(),
-        )
-        for part in parts
-    ]
+    found = _Found(len(names), visit[MAX_RECORDS])
+    await asyncio.gather(*(_look(visit, name, gate, found) for name in names))
+    records = found.cut()
+    next_offsets = found.next_offsets()
     return Reply(_Records(topic=topic.name, records=records, next=next_offsets).out())
 
 
@@ -380,20 +409,18 @@ async def _start_of(visit: Visit, name: TopicPartition) -> Offset:
     return found
 
 
-async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> _Part:
+async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore, found: _Found) -> None:
     async with gate:
         try:
-            return await _part_of(visit, name)
+            offset = await _start_of(visit, name)
+            if offset < 0:
+                await found.add(name.partition, [], -1)
+                return
+            max_bytes = min(PARTITION_BYTES_MAX, found.bytes_max)
+            request = fetch.fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=max_bytes)
+            answer, _ = await from_leader(visit, name, request)
+            form = fetch.form_of(visit)
+            given = await fetch.records_of(visit, answer, offset, found.count_max, form, bytes_max=found.bytes_max)
+            await found.add(name.partition, *given)
         except (Refused, kafka.ProtocolError) as raised:
-            return _Part(name.partition, [], -1, Refused.of(raised))
-
-
-async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
-    offset = await _start_of(visit, name)
-    if offset < 0:
-        return _Part(name.partition, [], -1)
-    request = fetch.fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
-    answer, _ = await from_leader(visit, name, request)
-    return _Part(
-        name.partition, *await fetch.records_of(visit, answer, offset, visit[MAX_RECORDS], fetch.form_of(visit))
-    )
+            found.refuse(name.partition, Refused.of(raised))

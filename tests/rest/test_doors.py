@@ -31,12 +31,13 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.rest import body, fetch, leaders, produce
-from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.host import FETCH_BYTES_MAX, PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.web.gate import ALWAYS
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, stamped
+from minikafka.wire.records import Record, build_batch
 from tests.rest.conform import check_answer
 from tests.rest.fake_brokers import FakeCluster
 
@@ -525,6 +526,31 @@ async def test_a_list_of_a_topic_with_timestamps_out_of_order_continues_at_the_f
         found = (await curl.get(f"/v1/topics/orders/records?from=earliest&max_records={count}")).json
         assert [each["value"] for each in found["records"]] == [100, 200, 400, 300][:count]
         assert [each["next_offset"] for each in found["next"]] == continues_at
+
+
+async def test_a_list_of_a_topic_holds_no_more_bytes_than_one_of_a_partition(curl):
+    """Each partition could fill an answer, which the memory of a broker does not have room for with 1,000 partitions."""
+    batch = build_batch([Record(number, 0, value=b"x" * 65_536) for number in range(160)], compression="gzip")
+    for name in (ORDERS_0, ORDERS_1):
+        curl.cluster.batches[name], curl.cluster.ends[name] = [batch], 160
+    found = (await curl.get("/v1/topics/orders/records?from=earliest&max_records=1000")).json
+    assert len(found["records"]) * 65_536 == FETCH_BYTES_MAX
+    assert [each["next_offset"] for each in found["next"]] == [64, 64]
+
+
+async def test_a_list_of_a_topic_has_the_problem_of_each_partition_that_cannot_be_read(curl, monkeypatch):
+    """The others are shown; if none can be read, the problem is the answer."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    curl.cluster.add_topic("lost", [-1, 1, 2])
+    await curl.post("/v1/topics/lost/partitions/1/records", {"value": 1})
+    curl.cluster.brokers[2].refuse["ListOffsets"] = [BrokerNotAvailable("stopping")] * leaders.ATTEMPTS_MAX
+    found = (await curl.get("/v1/topics/lost/records?from=earliest")).json
+    assert [each["value"] for each in found["records"]] == [1]
+    problems = [each.get("problem") for each in found["next"]]
+    assert [each and each["error"] for each in problems] == ["LEADER_NOT_AVAILABLE", None, "LEADER_NOT_AVAILABLE"]
+    assert [each["next_offset"] for each in found["next"]] == [-1, 1, -1]
+    curl.cluster.add_topic("dark", [-1, -1])
+    (await curl.get("/v1/topics/dark/records")).problem(503, "LEADER_NOT_AVAILABLE")
 
 
 async def test_records_are_produced_and_read_back_through_any_broker(curl):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import heapq
 import json
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.errors import RecordListTooLarge
-from minikafka.rest import fetch, json_text, records
+from minikafka.rest import fetch, json_text, records, topic_records
 from minikafka.rest.fetch import read_out
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.records import FORMATS, RecordIn, record_in, record_out, records_in
@@ -462,6 +463,31 @@ def test_steps_of_many_large_answers_have_turns_of_their_own(monkeypatch):
     assert asyncio.run(most_in_a_turn([read] * 10, sizes)) <= LARGE_STEP
     piece = len(text_of(["x" * 200] * json_text.ELEMENTS_AT_ONCE))
     assert LARGE_STEP < piece == asyncio.run(most_in_a_turn([write] * 10, sizes))
+
+
+@given(
+    parts=st.lists(st.lists(st.integers(0, 20), max_size=6), min_size=1, max_size=12),
+    count_max=st.integers(1, 8),
+)
+def test_a_list_of_a_topic_holds_few_records_more_than_it_shows(parts: list[list[int]], count_max: int):
+    """It shows those that a merge of all partitions would show, and each partition continues at its first one left out."""
+
+    async def found() -> tuple[list[dict], list[int]]:
+        list_ = topic_records._Found(len(parts), count_max)
+        for partition, times in enumerate(parts):
+            records = [{"timestamp": time, "offset": offset} for offset, time in enumerate(times)]
+            await list_.add(partition, records, len(times))
+            assert sum(map(len, list_._lists)) < 2 * count_max
+        return list_.cut(), [each.next_offset for each in list_.next_offsets()]
+
+    everything = [
+        [{"partition": partition, "timestamp": time, "offset": offset} for offset, time in enumerate(times)]
+        for partition, times in enumerate(parts)
+    ]
+    merged = list(heapq.merge(*everything, key=lambda each: (each["timestamp"], each["partition"])))
+    shown, next_offsets = asyncio.run(found())
+    assert shown == merged[:count_max]
+    assert next_offsets == [sum(each["partition"] == at for each in shown) for at in range(len(parts))]
 
 
 def test_a_body_of_many_records_is_read_in_turns_of_its_own(monkeypatch):
