@@ -103,7 +103,8 @@ class LinkEnd:
         try:
             return await _in_time(asyncio.shield(task), peer, api, deadline)
         except asyncio.CancelledError:
-            if not task.cancelled():
+            caller = asyncio.current_task()
+            if not task.cancelled() or (caller is not None and caller.cancelling()):
                 raise
             raise OutcomeUnknown(f"{api} to {peer}: this end of the network is closed") from None
 

@@ -17,6 +17,7 @@ from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchReque
 from minikafka.world.faults import Faults, FaultSpec
 from minikafka.world.http import HttpNetwork
 from minikafka.world.link_faults import LinkEnd
+from minikafka.world.rpc_connection import NotAnswered
 from tests.rules.replication_kit import batch_at
 
 PATIENCE_S = 60.0
@@ -359,6 +360,85 @@ async def test_nothing_held_back_outlives_its_sender():
         it.faults.clear()
         assert await it.client.call(it.at, body=b"next") == b"answer next"
         assert it.one.seen == [("Vote", b"next")]
+
+
+class Alone:
+    """The end of node 2, whose network is ``send``, with what it reports."""
+
+    def __init__(self, *answers: bytes | Exception) -> None:
+        self.faults = Faults()
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.end = LinkEnd(self.faults, "2", name_of=lambda _: "1", events=self._tell)
+        self.deadlines: list[float] = []
+        self._answers = iter(answers)
+
+    def _tell(self, kind: str, /, **facts: object) -> None:
+        self.events.append((kind, facts))
+
+    async def send(self, _peer: Address, _api: str, _body: Buffers, *, deadline: float) -> bytes:
+        self.deadlines.append(deadline)
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def call(self, deadline: float) -> bytes:
+        return bytes(await self.end.call(Address("one", 1), "Vote", [b"1"], deadline=deadline, send=self.send))
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_cancelled_caller_is_cancelled_whatever_becomes_of_its_message(closes: bool):
+    """Also in the turn in which its end closes: a caller that went on would not end with its broker."""
+    alone = Alone(b"answer")
+    fault = alone.faults.add(FaultSpec(kind="hold", link="2>1"))
+    calling = asyncio.ensure_future(alone.call(asyncio.get_running_loop().time() + PATIENCE_S))
+    await fault.until_hits(1)
+    if closes:
+        closing = asyncio.ensure_future(alone.end.close())
+        while alone.end._under_way:  # noqa: ASYNC110 - the turn in which its message is gone
+            await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    if closes:
+        await closing
+        return
+    fault.heal()
+    while not alone.deadlines:  # noqa: ASYNC110 - of the message that goes on
+        await asyncio.sleep(0)
+
+
+async def test_duplicate_that_fails_is_reported_and_the_first_answer_counts():
+    """The caller has its answer; what becomes of the copy is in the journal."""
+    alone = Alone(b"answer", Unreachable("gone"))
+    alone.faults.add(FaultSpec(kind="duplicate", link="2>1"))
+    assert await alone.call(asyncio.get_running_loop().time() + PATIENCE_S) == b"answer"
+    assert alone.events[-1] == ("duplicate_failed", {"api": "Vote", "target": "1", "why": "gone"})
+
+
+async def test_delayed_message_has_the_whole_patience_of_its_sender_once_it_is_sent():
+    """Otherwise the call would be refused on the way instead of arriving late, as it does in a network."""
+    alone = Alone(b"answer")
+    alone.faults.add(FaultSpec(kind="delay", link="2>1", message="request", delay_ms=20.0))
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    assert await alone.call(deadline) == b"answer"
+    assert deadline < alone.deadlines[0] <= asyncio.get_running_loop().time() + PATIENCE_S
+
+
+@pytest.mark.parametrize(("source", "about"), [("client:billing", {"software": "kcat"}), ("3", {})])
+async def test_fault_that_strikes_a_client_reports_what_is_known_about_it(source: str, about: dict[str, str]):
+    """Empty facts are left out, and a broker has none."""
+    alone = Alone()
+    alone.faults.add(FaultSpec(kind="drop", link="*>2", message="request"))
+
+    async def handled() -> bytes:
+        raise AssertionError("it never arrives")
+
+    with pytest.raises(NotAnswered):
+        await alone.end.serve(source, "Vote", [b"1"], handled, lambda _: b"", {"software": "kcat", "client_id": ""})
+    kind, facts = alone.events[-1]
+    assert (kind, facts["source"], facts["target"]) == ("fault_hit", source, "2")
+    assert {name: facts[name] for name in ("software", "client_id") if name in facts} == about
 
 
 def refusal_in(answer: bytes) -> tuple[int, str]:

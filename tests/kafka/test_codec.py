@@ -115,8 +115,21 @@ def test_unknown_tagged_fields_are_skipped():
     """KIP-482: a newer client may add some."""
     plain = b"".join(codec.encode("Heartbeat", "response", 4, {"error_code": 3}))
     assert plain == b"\x00\x00\x00\x00\x00\x03\x00"
-    tagged = plain[:-1] + b"\x01\x63\x03abc"
-    assert codec.decode("Heartbeat", "response", 4, memoryview(tagged))["error_code"] == 3
+    tagged = memoryview(plain[:-1] + b"\x02\x63\x03abc\x64\x00")
+    assert codec.decode("Heartbeat", "response", 4, tagged)["error_code"] == 3
+    _, end = codec.decoder("Heartbeat", "response", 4)(tagged, 0, 2)
+    assert end == len(tagged), "what follows them is read at its place"
+    with pytest.raises(codec.Malformed, match="tagged fields has too many elements"):
+        codec.decoder("Heartbeat", "response", 4)(tagged, 0, 1)
+
+
+def test_null_is_refused_where_the_schema_has_none():
+    """A client's is malformed; a translator's is a bug that shows."""
+    for version, null in ((3, b"\xff\xff"), (4, b"\x00")):
+        with pytest.raises(InvalidRequest, match="group_id is null"):
+            codec.decode("Heartbeat", "request", version, memoryview(null + bytes(20)))
+        with pytest.raises(codec.Malformed, match="group_id is null"):
+            codec.encode("Heartbeat", "request", version, {"group_id": None, "generation_id": 1, "member_id": "m"})
 
 
 def test_huge_counts_cost_nothing():
