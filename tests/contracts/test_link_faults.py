@@ -357,6 +357,7 @@ async def test_nothing_held_back_outlives_its_sender():
         await it.two.network.abort()
         with pytest.raises(OutcomeUnknown, match="is closed"):
             await calling
+        assert it.faults.active[1].held == []
         it.faults.clear()
         assert await it.client.call(it.at, body=b"next") == b"answer next"
         assert it.one.seen == [("Vote", b"next")]
@@ -406,6 +407,25 @@ async def test_a_cancelled_caller_is_cancelled_whatever_becomes_of_its_message(c
     fault.heal()
     while not alone.deadlines:  # noqa: ASYNC110 - of the message that goes on
         await asyncio.sleep(0)
+
+
+async def test_each_fault_that_duplicates_a_request_sends_it_once_more():
+    """Two of them: the request arrives three times."""
+    alone = Alone(b"first", b"second", b"third")
+    for _ in range(2):
+        alone.faults.add(FaultSpec(kind="duplicate", link="2>1"))
+    assert await alone.call(asyncio.get_running_loop().time() + PATIENCE_S) == b"first"
+    assert len(alone.deadlines) == 3
+
+
+async def test_caller_of_a_message_that_vanished_waits_until_its_deadline():
+    """It learns no earlier than in a network that its answer will not come."""
+    alone = Alone()
+    alone.faults.add(FaultSpec(kind="drop", link="2>1"))
+    deadline = asyncio.get_running_loop().time() + BRIEFLY_S
+    with pytest.raises(OutcomeUnknown):
+        await alone.call(deadline)
+    assert asyncio.get_running_loop().time() >= deadline
 
 
 async def test_duplicate_that_fails_is_reported_and_the_first_answer_counts():

@@ -220,6 +220,7 @@ async def test_the_end_of_the_last_transaction_is_waited_for(curl):
     assert answer.status == 200
     sent = [each for each in curl.cluster.brokers[1].asked if isinstance(each, m.ProduceRequest)]
     assert [(each.transactional_id, each.transaction_version) for each in sent] == [("t", 2)] * 3
+    assert all(RecordBatch.of(bytes(each.partitions[0].records[0])).is_transactional for each in sent)
 
 
 async def test_the_parts_of_a_repeated_commit_carry_the_outcome_of_both_attempts(curl):
@@ -569,6 +570,53 @@ async def test_records_are_produced_and_read_back_through_any_broker(curl):
             place["timestamp"],
         )
         assert read["leader_id"] == place["partition"] + 1
+
+
+IDEMPOTENT = {"Producer-Id": "7", "Producer-Epoch": "0", "Base-Sequence": "0"}
+ONE_PARTITION = "/v1/topics/orders/partitions/0/records"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "said"),
+    [
+        (ONE_PARTITION, {"Idempotency-Key": "a"}, "Idempotency-Key is not supported"),
+        (ONE_PARTITION, {"Producer-Id": "7", "Base-Sequence": "0"}, "Producer-Id needs Producer-Epoch beside it"),
+        ("/v1/topics/orders/records", IDEMPOTENT, "Producer-Id needs one partition"),
+        (ONE_PARTITION, {**IDEMPOTENT, "Transactional-Id": ""}, "Transactional-Id is empty"),
+        (ONE_PARTITION + "?acks=1", {**IDEMPOTENT, "Transactional-Id": "t"}, "need acks=all"),
+        (ONE_PARTITION, {"Kafka-Key": "a"}, "go with a raw body"),
+        (ONE_PARTITION, {"Kafka-Header-A": "a"}, "go with a raw body"),
+    ],
+)
+async def test_headers_that_do_not_fit_their_request_are_refused_before_anything_is_sent(curl, path, headers, said):
+    """What a header promises would otherwise not hold: records that are written twice, or lack their key."""
+    refused = (await curl.post(path, {"value": 1}, headers=headers)).problem(400, "INVALID_REQUEST")
+    assert said in refused["detail"]
+    assert curl.cluster.brokers[1].asked == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "key", "shown"),
+    [
+        (
+            b"Kafka-Key: \xff\r\nkafka-header-x: \xfe\r\nKafka-Header-: no\r\n",
+            {"key_b64": "/w=="},
+            [["x", {"b64": "/g=="}]],
+        ),
+        (b"", {"key": None}, []),
+    ],
+)
+async def test_headers_of_a_raw_body_are_kept_byte_by_byte(curl, headers, key, shown):
+    """Also what is no UTF-8; names in whatever case. One without a name is no header, and a key that is left out is null."""
+    address = curl.cluster.brokers[1].address
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"POST %s HTTP/1.1\r\nHost: %s\r\n" % (ONE_PARTITION.encode(), str(address).encode()))
+    writer.write(b"Content-Type: text/plain\r\nContent-Length: 1\r\nConnection: close\r\n%s\r\n1" % headers)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
+    (record,) = (await curl.get(f"{ONE_PARTITION}?format=base64")).json["records"]
+    assert (record["value_b64"], record["headers"]) == ("MQ==", shown)
+    assert {name: value for name, value in record.items() if name.startswith("key")} == key
 
 
 async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
