@@ -31,7 +31,7 @@ from minikafka.rest.host import FETCH_BYTES_MAX, FETCH_RECORD_COUNT_MAX
 from minikafka.rest.json_text import long_step
 from minikafka.rest.leaders import check_known, from_leader
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
+from minikafka.rest.parameters import FORWARD, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.records import time_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Contents, Reply, Routes, Stream, Visit
 from minikafka.rest.schema import PartitionNumber, ref, text
@@ -65,7 +65,7 @@ def _marks(given: str) -> Marks:
     for each in given[topic.end() if topic else 0 :].split(","):
         partition, colon, offset = each.partition(":")
         numbers = [text for text in (partition, offset) if text.isascii() and text.isdigit() and len(text) <= 18]
-        if not colon or len(numbers) < 2 or int(offset) > INT64_MAX or int(partition) in found:
+        if not colon or len(numbers) < 2 or int(partition) in found:
             needed = "PARTITION:OFFSET with commas is needed, as in 0:42,1:17, or TOPIC_ID:0:42,1:17"
             raise Wrong(f"{given[:40]!r}: {needed}")
         found[int(partition)] = int(offset)
@@ -417,7 +417,7 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore, fou
                 await found.add(name.partition, [], -1)
                 return
             max_bytes = min(PARTITION_BYTES_MAX, found.bytes_max)
-            request = fetch.fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=max_bytes)
+            request = fetch.fetch_of(visit, name, offset, max_bytes=max_bytes)
             answer, _ = await from_leader(visit, name, request)
             form = fetch.form_of(visit)
             given = await fetch.records_of(visit, answer, offset, found.count_max, form, bytes_max=found.bytes_max)

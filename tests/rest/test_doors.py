@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec import structs
 
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -552,6 +553,46 @@ async def test_a_list_of_a_topic_has_the_problem_of_each_partition_that_cannot_b
     assert [each["next_offset"] for each in found["next"]] == [-1, 1, -1]
     curl.cluster.add_topic("dark", [-1, -1])
     (await curl.get("/v1/topics/dark/records")).problem(503, "LEADER_NOT_AVAILABLE")
+
+
+async def test_a_list_of_a_topic_begins_where_its_parameter_says(curl, monkeypatch):
+    """More records than there are: at the first one. A moment after all records: nowhere, or, for a follower, at the end."""
+    for value in range(5):
+        await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
+    curl.cluster.log_starts[ORDERS_0] = 2
+    for start, values in (("-2", [3, 4]), ("-1000", [2, 3, 4]), ("latest", []), ("earliest", [2, 3, 4])):
+        found = (await curl.get(f"/v1/topics/orders/records?from={start}")).json
+        assert [each["value"] for each in found["records"]] == values
+        assert [each["next_offset"] for each in found["next"]] == [5, 0]
+    for wrong in ("-", "-1x", "-" + "9" * 19, "yesterday"):
+        (await curl.get(f"/v1/topics/orders/records?from={wrong}")).problem(400, "INVALID_REQUEST")
+
+    def at_none(on_list_offsets):
+        async def answer(request):
+            response = await on_list_offsets(request)
+            if request.partitions[0].timestamp < 0:
+                return response
+            return m.ListOffsetsResponse(partitions=(structs.replace(response.partitions[0], offset=-1),))
+
+        return answer
+
+    for broker in curl.cluster.brokers.values():
+        monkeypatch.setattr(broker, "on_ListOffsets", at_none(broker.on_ListOffsets))
+    found = (await curl.get("/v1/topics/orders/records?from=2100-01-01T00:00:00Z")).json
+    assert (found["records"], [each["next_offset"] for each in found["next"]]) == ([], [-1, -1])
+    url = f"{curl.cluster.brokers[1].url}/v1/topics/orders/records?follow=true&from=2100-01-01T00:00:00Z"
+    async with curl.session.get(url) as response, asyncio.timeout(30):
+        await curl.post("/v1/topics/orders/partitions/0/records", {"value": "new"})
+        assert json.loads(await response.content.readline())["value"] == "new"
+
+
+@pytest.mark.parametrize(
+    "last_event_id", ["0:1,0:2", "0:1,", "0", "0:", ":1", "0:" + "9" * 19, "9" * 4301 + ":1", "0:-1", f"{FORMER_ID}:"]
+)
+async def test_an_id_that_no_event_of_a_topic_has_is_refused(curl, last_event_id):
+    """Positions that contradict each other, or are none."""
+    answer = await curl.get("/v1/topics/orders/records?follow=true", headers={"Last-Event-ID": last_event_id})
+    assert answer.problem(400, "INVALID_REQUEST")["errors"][0]["parameter"] == "Last-Event-ID"
 
 
 async def test_records_are_produced_and_read_back_through_any_broker(curl):
