@@ -853,6 +853,14 @@ async def test_without_a_leader_it_is_503(curl):
     assert answer["isr"] == [1, 2]
     (await curl.post("/v1/topics/lost/partitions/0/records", {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
     assert (await curl.post("/v1/topics/lost/records", {"value": 1})).json["records"][0]["partition"] == 1
+    records = [{"key": str(number), "value": number} for number in range(10)]
+    answer = await curl.post("/v1/topics/lost/records", {"records": records})
+    assert answer.status == 207
+    assert [each.get("error") for each in answer.json["records"]] == [
+        None if each["partition"] else "LEADER_NOT_AVAILABLE" for each in answer.json["records"]
+    ]
+    curl.cluster.add_topic("dark", [-1, -1])
+    (await curl.post("/v1/topics/dark/records", {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
 
 
 async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
