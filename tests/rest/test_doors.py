@@ -37,6 +37,7 @@ from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.web.gate import ALWAYS
 from minikafka.wire import messages as m
+from minikafka.wire.admin import ListPartitionReassignmentsResponse, OngoingReassignment
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.records import Record, build_batch
 from tests.rest.conform import check_answer
@@ -591,7 +592,8 @@ async def test_a_list_of_a_topic_begins_where_its_parameter_says(curl, monkeypat
 )
 async def test_an_id_that_no_event_of_a_topic_has_is_refused(curl, last_event_id):
     """Positions that contradict each other, or are none."""
-    answer = await curl.get("/v1/topics/orders/records?follow=true", headers={"Last-Event-ID": last_event_id})
+    async with asyncio.timeout(30):
+        answer = await curl.get("/v1/topics/orders/records?follow=true", headers={"Last-Event-ID": last_event_id})
     assert answer.problem(400, "INVALID_REQUEST")["errors"][0]["parameter"] == "Last-Event-ID"
 
 
@@ -844,6 +846,23 @@ async def test_a_newer_leader_that_is_named_is_asked(curl, monkeypatch):
     answer = await curl.post(f"/v1/topics/{name.topic}/records", {"value": 1})
     assert answer.json["records"][0]["offset"] == 7
     assert answer.json["partitions"][0]["leader_id"] == 1
+
+
+async def test_reassignment_waits_for_replicas_of_its_target_that_are_not_in_sync(curl, monkeypatch):
+    """Neither for those in sync, nor for those that will go."""
+    (partition, other) = curl.cluster.topics["orders"].partitions
+    partition = replace(partition, replicas=(3, 4, 1, 2), isr=(1, 4), adding=(3, 4), removing=(2,))
+    curl.cluster.topics["orders"] = replace(curl.cluster.topics["orders"], partitions=(partition, other))
+    moving = OngoingReassignment(
+        topic="orders", partition=0, replicas=(3, 4, 1, 2), adding_replicas=(3, 4), removing_replicas=(2,)
+    )
+
+    async def listed(_request):
+        return ListPartitionReassignmentsResponse(partitions=(moving,))
+
+    monkeypatch.setattr(curl.cluster.brokers[1], "on_ListPartitionReassignments", listed, raising=False)
+    (found,) = (await curl.get("/v1/reassignments")).json["reassignments"]
+    assert (found["replicas"], found["isr"], found["waits_for"]) == ([3, 4, 1, 2], [1, 4], [3])
 
 
 async def test_without_a_leader_it_is_503(curl):
