@@ -83,6 +83,7 @@ class Watch:
         self._callbacks = 0
         self._collects_since = 0.0
         self._seen: tuple[int, str] = (0, "")
+        self._excused = 0
         self.holds: list[dict[str, Any]] = []
         """Those beyond HOLD_S_MAX: seconds, the request that caused it if it is known, and the innermost frames."""
 
@@ -97,7 +98,7 @@ class Watch:
             began = thread_time()
             self._callbacks += 1
             run(handle)
-            held = thread_time() - began
+            held = thread_time() - began if self._callbacks != self._excused else 0.0
             number, frames = self._seen
             if held > HOLD_S_MAX:
                 held /= slowness()
@@ -119,6 +120,10 @@ class Watch:
         gc.callbacks.append(collects)
         asyncio.events.Handle._run = measured  # type: ignore[method-assign]
         threading.Thread(target=self._look, args=(threading.get_ident(),), daemon=True).start()
+
+    def excuse(self) -> None:
+        """Do not count the callback that runs now: what it does is no work of a broker."""
+        self._excused = self._callbacks
 
     def _look(self, thread: int) -> None:
         before = 0
@@ -176,6 +181,7 @@ async def main(folder: Path, watch: Watch) -> None:
     while line := (await lines.readline()).strip():
         told: dict[str, Any] = {"failure": node.failure}
         if line == b"measure":
+            watch.excuse()
             told = {"rss": resident_bytes() - tail_bytes(node)}
         elif line == b"holds":
             told = {"holds": watch.holds[:]}
