@@ -10,7 +10,8 @@
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
   some replica has begun its log. If the second copy, which is acknowledged, is deleted unread as well, the record seems
-  to stand lower than where it was acknowledged.
+  to stand lower than where it was acknowledged. If only the first copy is, the second one stands behind records that
+  the producer has sent later.
 - A consumer whose position a leader has deleted goes on at that leader's log start. A later leader that had not heard
   of the deletion has the records still: the consumer seems to have passed over them.
 - A record whose request a link delivered twice may stand though its producer reported *not written*: one copy was
@@ -141,6 +142,8 @@ class Losses:
             offsets = sorted(offset for _, offset in finding.places)
             if self._is_of_a_deletion(name, [offsets]):
                 return True
+        if type(finding) is NonmonotonicSend and self._is_of_a_deletion(name, [sorted(finding.offsets)]):
+            return True
         if type(finding) is PollSkip and finding.until <= self._deleted_below(name, self._time_of(finding.lines[0])):
             return True
         if isinstance(finding, AbortedRead) and finding.value in self._doubled:

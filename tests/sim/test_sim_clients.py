@@ -23,6 +23,7 @@ from minikafka.check.findings import (
     IntPollSkip,
     LostWrite,
     NonmonotonicPoll,
+    NonmonotonicSend,
     PollSkip,
     Shifted,
     Unseen,
@@ -374,6 +375,23 @@ def test_a_record_that_was_deleted_twice_stands_where_it_was_first_read() -> Non
         )
         losses = Losses(Plan(seed=0), never, lambda name, begun=begun: begun)  # type: ignore[misc]
         assert losses.allows(moved) is allowed, (distance, begun)
+
+
+def test_a_record_that_was_deleted_unread_may_stand_behind_a_later_one() -> None:
+    """Seed 1795999953: its answer was lost, and a leader that had begun its log behind it took the retry for new."""
+    for begun, allowed in (((), False), ((4,), True), ((3,), False), ((17,), False)):
+        swapped = NonmonotonicSend(
+            topic="orders",
+            partition=0,
+            offset=3,
+            process="p1",
+            key=None,
+            ops=(1, 2),
+            values=("p1.2", "p1.3"),
+            offsets=(16, 3),
+        )
+        losses = Losses(Plan(seed=0), never, lambda _, begun=begun: begun)  # type: ignore[misc]
+        assert losses.allows(swapped) is allowed, begun
 
 
 def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
