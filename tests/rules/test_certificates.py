@@ -110,6 +110,7 @@ def test_private_keys_are_readable_by_their_owner_only(folder: CertificateFolder
     """Whatever the umask; clients of other users may read the CA's certificate."""
     before = os.umask(0)
     try:
+        folder.make_ca(force=True)
         folder.make_client("billing")
     finally:
         os.umask(before)
