@@ -21,9 +21,13 @@ quorum/core and controller; broker/api/produce and fetch; sim/world.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from minikafka import compiled
+
+if sys.platform == "win32":
+    raise ImportError("minikafka runs on Linux and macOS; on Windows use WSL 2, or Docker")
 
 TYPE_CHECKING = False  # typing's would load that module, which takes four times as long as all else here
 if TYPE_CHECKING:

@@ -45,6 +45,7 @@ from minikafka.cli.tables import (
 )
 from minikafka.errors import WorldError
 from minikafka.hosting.secured import PROTOCOLS
+from minikafka.world.system import command_line, is_running
 
 
 class Duration(click.ParamType[float]):
@@ -72,23 +73,6 @@ PROJECT_LABEL: Final = "com.docker.compose.project"
 ROLE_LABEL: Final = "com.minikafka.role=broker"
 
 
-def command_line(pid: int) -> list[bytes]:
-    """The arguments of a process; none if there is no such process, if it has ended, or if it is about to begin."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
-        return []
-
-
-def is_running(pid: int) -> bool:
-    """Return True for a process that has not ended; one that nobody has waited for yet has."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")
-
-
 class Processes:
     """Processes of brokers by their ids."""
 
@@ -110,7 +94,7 @@ class Processes:
     def _is_broker(pid: int) -> bool:
         """Return True for ``minikafka serve`` and ``minikafka join``, however they were called."""
         return any(
-            program.rpartition(b"/")[2] == b"minikafka" and command in (b"serve", b"join")
+            program.rpartition("/")[2] == "minikafka" and command in ("serve", "join")
             for program, command in pairwise(command_line(pid))
         )
 

@@ -10,8 +10,9 @@ from minikafka.cli.running import Failure, Signals, first_of
 from minikafka.cli.settings import BrokerSettings
 from minikafka.cli.tables import print_json
 from minikafka.hosting.local_broker import LocalBroker
-from minikafka.hosting.process import Parent, calm_collector, wake_with_parent
+from minikafka.hosting.process import Parent, calm_collector
 from minikafka.world.instruments import own_process
+from minikafka.world.system import allow_descriptors, wake_with_parent
 
 
 async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *, parent_fd: int | None = None) -> None:
@@ -21,6 +22,7 @@ async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *
         wake_with_parent()
         parent = await Parent.at(parent_fd)
     watching = None if parent is None else asyncio.ensure_future(_stop_with_parent(parent, signals))
+    allow_descriptors()
     calm_collector()
     config = settings.config
     node = LocalBroker(

@@ -38,6 +38,7 @@ from javaproperties.writing import join_key_value
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address, NodeId, uuid_text
+from minikafka.world.system import sync
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
 """Linux's files in memory: a file is made thirty times as fast as on many disks, and a cluster begins with forty."""
@@ -484,7 +485,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)
@@ -493,6 +494,6 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     for folder in (path.parent, *(each.parent for each in missing)):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)

@@ -8,11 +8,9 @@ cannot start itself. One line of JSON each way: ``{"start": 3}``, then ``{"start
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -74,9 +72,6 @@ def exec_with_malloc_environment(arguments: Sequence[str]) -> None:
     os.execve(sys.executable, [sys.executable, *arguments], broker_environment(os.environ))  # noqa: S606
 
 
-PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2)."""
-
 StartBroker: TypeAlias = Callable[[NodeId], Awaitable[None]]
 """Start a broker that has ended, and return when it is ready. Raises WorldError."""
 
@@ -118,14 +113,6 @@ class Parent:
             if not line:
                 self._answers.put_nowait(line)  # the parent is gone for every request
             return line
-
-
-def wake_with_parent() -> None:
-    """Let the kernel send SIGCONT to this process when the one that started it ends.
-
-    A process that is stopped (SIGSTOP) cannot see that its parent is gone: it would keep its ports and its memory.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 async def serve_child(ours: socket.socket, start: StartBroker) -> None:

@@ -26,7 +26,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
@@ -44,6 +43,7 @@ from minikafka.tasks import in_turn, until_ended
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, Lives, seeded_faults
+from minikafka.world.system import allow_descriptors, open_descriptors
 
 if TYPE_CHECKING:
     from minikafka.testing.sync import SyncCluster
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 READY_TIMEOUT_S = 60.0
-DESCRIPTORS = Path("/proc/self/fd")
 
 
 class LocalCluster:
@@ -295,6 +294,7 @@ class LocalCluster:
             return
         if self._ends:
             self._begin_again()
+        allow_descriptors()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="minikafka-brokers", daemon=True)
         self._thread.start()
@@ -558,10 +558,9 @@ def _give_up(ports: Collection[int], folder: Path) -> None:
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        for entry in list(DESCRIPTORS.iterdir()):
-            with suppress(OSError):  # the one that listed them is closed by now
-                if entry.readlink().is_relative_to(folder) or _port_of(int(entry.name)) in ports:
-                    os.dup2(null, int(entry.name), inheritable=False)
+        for number, path in open_descriptors():
+            if (path is not None and path.is_relative_to(folder)) or _port_of(number) in ports:
+                os.dup2(null, number, inheritable=False)
     finally:
         os.close(null)
 

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from minikafka.errors import DiskFailed, DiskFull, in_words
 from minikafka.invariant import invariant
@@ -28,6 +28,7 @@ from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
 from minikafka.world.events import folder_mode
 from minikafka.world.instruments import MachineFaults
+from minikafka.world.system import sync, sync_data
 
 LOCK_NAME = ".lock"
 FILE_THREADS = 4
@@ -43,7 +44,9 @@ READ_SIZE = 64 * 1024
 WARMED_SIZE = 1024 * 1024
 """Bytes that are read at a time into the page cache."""
 
-CAN_SEND_FILES = hasattr(os, "sendfile") and hasattr(os, "RWF_NOWAIT")
+RWF_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+"""Read what is in memory or nothing: Linux only."""
+CAN_SEND_FILES = RWF_NOWAIT is not None
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -113,7 +116,7 @@ class OsRegion:
 
     def _has_cached(self, at: int) -> bool:
         try:
-            os.preadv(self._descriptor.number, [bytearray(1)], self._position + at, os.RWF_NOWAIT)
+            os.preadv(self._descriptor.number, [bytearray(1)], self._position + at, RWF_NOWAIT or 0)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -280,7 +283,7 @@ class OsDisk:
     def _sync_file(self, descriptor: _Descriptor) -> None:
         """Runs on a thread; OSError."""
         self._before_sync()
-        os.fdatasync(descriptor.number)
+        sync_data(descriptor.number)
 
     def _before_sync(self) -> None:
         if self.faults is not None:
@@ -399,7 +402,7 @@ class OsDisk:
                 written += os.write(descriptor, data[written:] if written else data)
             if durable:
                 self._before_sync()
-                os.fsync(descriptor)
+                sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -443,7 +446,7 @@ class OsDisk:
     def _sync_one_folder(self, folder: str) -> None:
         descriptor = os.open(os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,120 @@
+"""What Linux and macOS do differently: syncs, processes by their numbers, open descriptors and how many there may be.
+
+Everything else that minikafka asks of its system both have; ``tests/e2e/test_macos.py`` checks it. Functions look at
+``sys.platform`` when they are called, so tests play the other system.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of Linux's prctl(2)."""
+
+DESCRIPTORS_MAX: Final = 1 << 20
+"""What Linux allows at most (fs.nr_open) unless someone has changed it."""
+MACOS_DESCRIPTORS_MAX: Final = 10_240
+"""macOS's OPEN_MAX: it calls its limit infinite, and refuses to set more than this."""
+
+PATH_BYTES_MAX: Final = 1024
+"""PATH_MAX of macOS."""
+
+
+def sync_data(descriptor: int) -> None:
+    """Make a file's content durable, and of its attributes what is needed to read it (fdatasync). Blocks; OSError."""
+    if sys.platform == "darwin":
+        sync(descriptor)
+    else:
+        os.fdatasync(descriptor)
+
+
+def sync(descriptor: int) -> None:
+    """Make a file or a folder durable (fsync). Blocks; OSError."""
+    if sys.platform == "darwin":
+        # There fsync leaves the bytes in the drive's own memory. As the JVM's FileChannel.force does.
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError:
+            os.fsync(descriptor)  # a share of a network, say, does not know the other; a broken disk fails again
+    else:
+        os.fsync(descriptor)
+
+
+def wake_with_parent() -> None:
+    """Let the kernel send SIGCONT to this process when the one that started it ends, where it can (Linux).
+
+    A process that is stopped (SIGSTOP) cannot see that its parent is gone: it would keep its ports and its memory.
+    """
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - children only, and it would make each start slower
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+
+
+def allow_descriptors() -> None:
+    """Let this process have as many files and connections open as the system allows it, as a JVM does.
+
+    A terminal's programs begin with 1,024 on Linux and 256 on macOS: three brokers with seventy partitions.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in (DESCRIPTORS_MAX, MACOS_DESCRIPTORS_MAX):
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft in (resource.RLIM_INFINITY, wanted) or soft > wanted:
+            return
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):
+            continue  # macOS says EINVAL to what it does not allow
+        return
+
+
+def open_descriptors() -> Iterator[tuple[int, Path | None]]:
+    """Each descriptor of this process, with the path of a file or folder that has one."""
+    folder = Path("/dev/fd" if sys.platform == "darwin" else "/proc/self/fd")
+    for entry in list(folder.iterdir()):
+        number = int(entry.name)
+        try:
+            if sys.platform == "darwin":
+                path = fcntl.fcntl(number, fcntl.F_GETPATH, bytes(PATH_BYTES_MAX))
+                yield number, Path(os.fsdecode(path.rstrip(b"\0")))
+            else:
+                yield number, entry.readlink()
+        except OSError:
+            yield number, None  # a socket on macOS, or the one that listed them, which is closed by now
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of a process; none if there is no such process, if it has ended, or if it is about to begin."""
+    if sys.platform == "darwin":
+        return _from_ps("args=", pid).split()
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def is_running(pid: int) -> bool:
+    """Return True for a process that has not ended; one that nobody has waited for yet has."""
+    if sys.platform == "darwin":
+        state = _from_ps("state=", pid)
+    else:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2]
+        except OSError:
+            return False
+    return state[:1] not in ("", "Z", "X")
+
+
+def _from_ps(column: str, pid: int) -> str:
+    """What ps(1) says of a process; empty if there is none."""
+    command = ["ps", "-ww", "-o", column, "-p", str(pid)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", check=False)  # noqa: S603
+    return found.stdout.strip()

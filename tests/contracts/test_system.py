@@ -1,0 +1,122 @@
+"""What Linux and macOS do differently, both sides of it: macOS's system calls are played by fakes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minikafka.world import system
+from minikafka.world.system import (
+    DESCRIPTORS_MAX,
+    MACOS_DESCRIPTORS_MAX,
+    allow_descriptors,
+    command_line,
+    is_running,
+    open_descriptors,
+    sync,
+    sync_data,
+)
+
+FULL_SYNC = 51
+INFINITE = resource.RLIM_INFINITY
+
+
+class Syncs:
+    """What was asked of the kernel, which fails with ``full_sync_fails`` and ``sync_fails``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full_sync_fails: int = 0, sync_fails: int = 0) -> None:
+        self.asked: list[str] = []
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", FULL_SYNC, raising=False)
+        monkeypatch.setattr(fcntl, "fcntl", lambda _, command: self._answer(f"fcntl {command}", full_sync_fails))
+        monkeypatch.setattr(os, "fsync", lambda _: self._answer("fsync", sync_fails))
+        monkeypatch.delattr(os, "fdatasync")
+
+    def _answer(self, call: str, error: int) -> None:
+        self.asked.append(call)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+
+@pytest.mark.parametrize("call", [sync, sync_data])
+def test_sync_on_macos_reaches_the_drive(monkeypatch: pytest.MonkeyPatch, call):
+    """There fsync leaves bytes in the drive's memory, where a power cut loses them; F_FULLFSYNC writes them out."""
+    syncs = Syncs(monkeypatch)
+    call(3)
+    assert syncs.asked == [f"fcntl {FULL_SYNC}"]
+
+
+def test_sync_of_a_share_on_macos(monkeypatch: pytest.MonkeyPatch):
+    """A file system that does not know F_FULLFSYNC gets the fsync that it knows."""
+    syncs = Syncs(monkeypatch, full_sync_fails=errno.ENOTSUP)
+    sync(3)
+    assert syncs.asked == [f"fcntl {FULL_SYNC}", "fsync"]
+
+
+def test_sync_that_fails_twice_on_macos(monkeypatch: pytest.MonkeyPatch):
+    """A broken disk is not taken for a share: its second failure is the caller's."""
+    Syncs(monkeypatch, full_sync_fails=errno.EIO, sync_fails=errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_data(3)
+
+
+@pytest.mark.parametrize(
+    "soft, hard, most, wanted",
+    [
+        pytest.param(1024, 524_288, DESCRIPTORS_MAX, 524_288, id="a terminal of Linux"),
+        pytest.param(1024, INFINITE, DESCRIPTORS_MAX, DESCRIPTORS_MAX, id="a container without a limit"),
+        pytest.param(256, INFINITE, 61_440, MACOS_DESCRIPTORS_MAX, id="a terminal of macOS"),
+        pytest.param(4096, 4096, DESCRIPTORS_MAX, 4096, id="all that is allowed"),
+        pytest.param(20_000, INFINITE, 61_440, 20_000, id="macOS, more than it can be sure of"),
+        pytest.param(1024, INFINITE, 512, 1024, id="nothing can be set"),
+        pytest.param(INFINITE, INFINITE, DESCRIPTORS_MAX, INFINITE, id="no limit"),
+    ],
+)
+def test_descriptors_are_allowed(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int, wanted: int):
+    """A process takes what its system allows; a limit that is higher than that already is left alone."""
+    limits = [soft, hard]
+
+    def set_limit(which: int, asked: tuple[int, int]) -> None:
+        if asked[0] > most:
+            raise ValueError("current limit exceeds maximum limit")
+        limits[:] = asked
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    allow_descriptors()
+    assert limits == [wanted, hard]
+
+
+def test_open_descriptors_have_paths(tmp_path: Path):
+    """A file has its path, a pipe has none that could be one, and the descriptor of the list itself is closed by now."""
+    with (tmp_path / "orders").open("wb") as file:
+        found = dict(open_descriptors())
+        assert found[file.fileno()] == tmp_path / "orders"
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_processes_by_their_numbers(monkeypatch: pytest.MonkeyPatch, platform: str):
+    """Arguments and state of one that runs, that has ended and waits for its parent, and of a number that nobody has."""
+    monkeypatch.setattr(system.sys, "platform", platform)
+    with subprocess.Popen([sys.executable, "-c", "input()", "serve"], stdin=subprocess.PIPE) as process:
+        assert is_running(process.pid)
+        assert command_line(process.pid)[-2:] == ["input()", "serve"]
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_running(process.pid)
+    assert not is_running(process.pid)
+    assert command_line(process.pid) == []
+
+
+def test_import_on_windows_says_what_to_do():
+    """Before, it ended with a module that Windows has not (fcntl), somewhere below."""
+    code = "import sys; sys.platform = 'win32'; import minikafka"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stderr.endswith("ImportError: minikafka runs on Linux and macOS; on Windows use WSL 2, or Docker\n")

@@ -1,0 +1,119 @@
+"""What minikafka asks of its system macOS has too: by its types, and by a Python that has only what one on macOS has.
+
+No Mac runs these tests. Before them a broker there ended with its first record: macOS has no fdatasync.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e]
+
+ROOT = Path(__file__).parents[2]
+MACOS = {"PYTHONPATH": str(ROOT / "tests/e2e/macos"), "MACOS_BEGINS": "1"}
+
+LINUX_ONLY = {"minikafka/chaos/machine.py", "minikafka/chaos/packet_delay.py"}
+"""Network namespaces and loop disks of `chaos run --target netns`, which says what it needs."""
+
+PARTITIONS = 100
+"""Of three replicas: more descriptors than the 256 that a terminal of macOS gives."""
+
+
+def test_types_of_macos(tmp_path: Path):
+    """typeshed knows which names of os, fcntl, socket and signal macOS has: mypy finds each that it has not."""
+    command = [sys.executable, "-m", "mypy", "--platform=darwin", "--no-warn-unreachable", f"--cache-dir={tmp_path}"]
+    found = subprocess.run([*command, "minikafka"], cwd=ROOT, capture_output=True, text=True, check=False)
+    errors = [line for line in found.stdout.splitlines() if ": error: " in line]
+    assert {line.partition(":")[0] for line in errors} == LINUX_ONLY, found.stdout + found.stderr
+
+
+def on_macos(*command: str, given: str = "") -> str:
+    """The output of a command of minikafka in a Python as on macOS."""
+    found = subprocess.run(
+        [sys.executable, "-m", "minikafka", *command],
+        input=given, capture_output=True, text=True, env={**os.environ, **MACOS}, timeout=120, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, (command, found.stdout, found.stderr)
+    return found.stdout
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """``minikafka up`` as on macOS: its bootstrap servers, and the pids of its brokers."""
+    command = [sys.executable, "-m", "minikafka", "up", "--brokers", "3", "--base-port", "0", "--data-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **MACOS}) as process:
+        assert process.stdout is not None
+        lines: list[dict[str, Any]] = []
+        try:
+            for line in process.stdout:
+                lines.append(json.loads(line))
+                if "ready" in lines[-1]:
+                    break
+            yield lines[-1]["bootstrap_servers"], [each["pid"] for each in lines[:-1]]
+        finally:
+            process.terminate()
+            rest = process.stdout.read()
+    assert process.returncode == 0, rest
+
+
+@pytest.mark.slow
+def test_walk_through_macos(tmp_path: Path):
+    """Brokers start, sync their files, hold more of them open than a terminal allows, and one is found and killed."""
+    with up(tmp_path / "data") as (servers, pids):
+        cluster = ("--bootstrap-server", servers)
+        on_macos("topics", "create", "orders", "--partitions", str(PARTITIONS), "--replication-factor", "3", *cluster)
+        lines = "".join(f"order {number}\n" for number in range(PARTITIONS))
+        sent = json.loads(on_macos("produce", "orders", *cluster, given=lines))
+        assert (sent["acknowledged"], sent["unknown"]) == (PARTITIONS, 0)
+        on_macos("chaos", "kill", "--pid", str(pids[0]))
+        assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE
+        read = on_macos("consume", "orders", "--from-beginning", "--max-messages", str(PARTITIONS), *cluster)
+        assert sorted(read.splitlines()) == sorted(lines.splitlines())
+    for pid in pids:
+        assert not psutil.pid_exists(pid)
+
+
+LOCAL = f"""
+import os, sys
+from minikafka import LocalCluster
+from minikafka.world.system import open_descriptors
+
+def files():
+    return [path for _, path in open_descriptors() if path is not None and path.is_relative_to(folder)]
+
+assert sys.platform == "darwin"
+with LocalCluster(brokers=3) as cluster:
+    folder = cluster.data_dir.resolve()
+    cluster.sync.create_topic("orders", partitions={PARTITIONS}, replicas=3)
+    cluster.sync.produce("orders", *(b"%d" % number for number in range({PARTITIONS})))
+    assert len(files()) > 256
+    child = os.fork()
+    if child == 0:
+        os._exit(len(files()))  # it has given up those of its parent's brokers
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    cluster.kill(1)
+    assert len(cluster.sync.consume("orders", {PARTITIONS})) == {PARTITIONS}
+"""
+
+
+def test_local_cluster_on_macos():
+    """Three brokers in a test's own process, which may have 256 files open at its start, outlive a killed leader."""
+    found = subprocess.run(
+        [sys.executable, "-c", LOCAL],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **MACOS},
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
