@@ -35,7 +35,8 @@ TOO_MANY_FAILURES = "too many failed logins came from this address; wait a secon
 
 NEEDS_LOGIN = (
     "this listener needs a login: send the name and the password of a user (curl --user NAME, or --user of minikafka's "
-    "commands), or a token if the listener takes tokens (Authorization: Bearer TOKEN)"
+    "commands), or a token if the listener takes tokens (Authorization: Bearer TOKEN); Spark jobs can do "
+    "neither, and need a listener of TLS with client certificates (SSL)"
 )
 WRONG = "the login failed: the user, the password or the token is wrong; nothing was done"
 

@@ -76,6 +76,8 @@ ROLE_LABEL: Final = "com.minikafka.role=broker"
 class Processes:
     """Processes of brokers by their ids."""
 
+    none_left: Final = "no broker was killed: no process of --pid runs (any more)"
+
     def __init__(self, pids: Sequence[int]) -> None:
         """Raises Misuse for a process that is no broker."""
         self._pids = pids
@@ -111,6 +113,10 @@ class Containers:
     """The brokers of a compose project: containers with the label ``com.minikafka.role=broker``."""
 
     def __init__(self, project: str) -> None:
+        self.none_left: Final = (
+            f"no broker was killed: no running container has the labels {PROJECT_LABEL}={project} and {ROLE_LABEL}; "
+            "`docker compose up` starts some, and a broker of `minikafka up` is killed by its number: --pid"
+        )
         self._filters = ("--filter", f"label={PROJECT_LABEL}={project}", "--filter", f"label={ROLE_LABEL}")
 
     def living(self) -> Sequence[str]:
@@ -177,7 +183,7 @@ async def kill_on(victims: Victims, random: Random | None, interval_s: float, do
             return
         living = victims.living()
         if not living:
-            raise Failure("nobody to kill: no such broker, or no running container with the label " + ROLE_LABEL)
+            raise Failure(victims.none_left)
         victim = random.choice(living) if random is not None else living[number % len(living)]
         victims.kill(victim)
         click.echo(f"{time.strftime('%H:%M:%S')}  killed {victim}, one of {len(living)}")

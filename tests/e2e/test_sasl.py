@@ -418,7 +418,9 @@ async def test_sasl_over_tls(tmp_path: Path) -> None:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 await asyncio.to_thread(partial(urllib.request.urlopen, context=context), f"https://{address}{path}")
             assert caught.value.code == 401
-            assert b"needs a login" in caught.value.read()
+            message = caught.value.read()
+            assert b"needs a login" in message
+            assert b"Spark jobs" in message
 
 
 async def test_strangers_do_not_keep_clients_out(tmp_path: Path):

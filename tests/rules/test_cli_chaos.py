@@ -111,11 +111,14 @@ def test_nobody_to_kill(monkeypatch):
     """It says so; with nobody named it is the project of docker-compose.yml, by its label, and nothing else."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(chaos, "command_output", lambda *command: asked.append(command) or "")
-    assert "nobody to kill" in told("kill", "--random", "--interval", "30s", code=1).stderr
+    assert (
+        "no running container has the labels com.docker.compose.project=minikafka"
+        in told("kill", "--random", "--interval", "30s", code=1).stderr
+    )
     assert [each[1] for each in asked] == ["ps"]
     assert "label=com.docker.compose.project=minikafka" in asked[0]
     assert "not both" in told("kill", "--pid", "4194303", "--compose", "mine", code=2).stderr
-    assert "nobody to kill" in told("kill", "--pid", "4194303", code=1).stderr
+    assert "no process of --pid runs" in told("kill", "--pid", "4194303", code=1).stderr
 
 
 def test_without_an_engine_it_says_how_processes_are_killed(monkeypatch):
