@@ -26,6 +26,7 @@ import uvloop
 
 from minikafka import errors as kafka
 from minikafka.addresses import parse_bootstrap
+from minikafka.world.system import has_no_reader
 
 Result = TypeVar("Result")
 
@@ -322,9 +323,7 @@ async def output_reader_gone() -> None:
     A write would fail, but a command that waits for records may never write again. Polled, because an event loop can
     watch pipes and sockets only, and standard output may be a file.
     """
-    output = select.poll()
-    output.register(STDOUT, 0)  # only what is always reported: POLLERR and POLLHUP
-    while not output.poll(0):  # noqa: ASYNC110 - nothing in this process could set an event
+    while not has_no_reader(STDOUT):  # noqa: ASYNC110 - nothing in this process could set an event
         await asyncio.sleep(OUTPUT_CHECK_INTERVAL_S)
 
 

@@ -1,10 +1,8 @@
 """A cluster on one machine as files: ``DIR/broker-N/broker.properties``, one per broker, and the ports that they name.
 
-Rules for files that stay: ports are taken *before* the voters are written (DESIGN, Risks), and stay taken: the sockets
-of :class:`Ports` are bound and never listen, so that a broker can listen there (SO_REUSEADDR) and nobody else can get
-the port while it is down. Two sockets with SO_REUSEADDR can be bound to one port while neither listens, so a second
-cluster is kept away by a lock: a Unix socket in the abstract namespace, which is the network's, as ports are. What
-stands in the files wins over what is asked for: a restart finds ports and cluster id again.
+Rules for files that stay: ports are taken *before* the voters are written (DESIGN, Risks), and stay taken
+(:class:`Ports`): nobody else gets the port of a broker that is down. What stands in the files wins over what is asked
+for: a restart finds ports and cluster id again.
 
 Temporary clusters have their files in memory where there is room (:class:`TemporaryFolder`). ``/dev/shm`` is not
 cleared before the next boot, and what a killed test run leaves there is memory. So a process that makes a folder, there
@@ -25,9 +23,9 @@ import fcntl
 import functools
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,7 +36,7 @@ from javaproperties.writing import join_key_value
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address, NodeId, uuid_text
-from minikafka.world.system import sync
+from minikafka.world.system import hold_port, sync
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
 """Linux's files in memory: a file is made thirty times as fast as on many disks, and a cluster begins with forty."""
@@ -124,7 +122,7 @@ class Ports:
     """Ports of the loopback interface, held for this process until :meth:`release`."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[socket.socket, ...]] = {}
+        self._held: dict[int, ExitStack] = {}
 
     @property
     def held(self) -> frozenset[int]:
@@ -135,16 +133,9 @@ class Ports:
         """Hold ``port``, or any free one for 0. InvalidConfig, ending in ``advice``, if the port is in use."""
         if port in self._held:
             return port
-        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind((LOOPBACK, port))
-            taken = int(held.getsockname()[1])
-            lock.bind(f"\0minikafka-port-{taken}")
+            taken, self._held[taken] = hold_port(LOOPBACK, port)
         except OSError as error:
-            held.close()
-            lock.close()
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise InvalidConfig(
                     f"port {port} of {LOOPBACK} cannot be used ({error.strerror}): stop what listens there, "
@@ -152,7 +143,6 @@ class Ports:
                     setting="listeners",
                 ) from error
             raise
-        self._held[taken] = (held, lock)
         return taken
 
     def take_row(self, first: int, count: int) -> bool:
@@ -167,9 +157,8 @@ class Ports:
 
     def release(self) -> None:
         """Let the ports go."""
-        for sockets in self._held.values():
-            for each in sockets:
-                each.close()
+        for held in self._held.values():
+            held.close()
         self._held.clear()
 
 

@@ -1,4 +1,4 @@
-"""What Linux and macOS do differently: syncs, processes by their numbers, open descriptors and how many there may be.
+"""What Linux and macOS do differently: syncs, held ports, terminals, processes by their numbers, open descriptors.
 
 Everything else that minikafka asks of its system both have; ``tests/e2e/test_macos.py`` checks it. Functions look at
 ``sys.platform`` when they are called, so tests play the other system.
@@ -6,13 +6,17 @@ Everything else that minikafka asks of its system both have; ``tests/e2e/test_ma
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +50,49 @@ def sync(descriptor: int) -> None:
             os.fsync(descriptor)  # a share of a network, say, does not know the other; a broken disk fails again
     else:
         os.fsync(descriptor)
+
+
+def hold_port(host: str, port: int) -> tuple[int, ExitStack]:
+    """Hold a TCP port (0: any free one) for brokers: its number, and what lets it go. OSError (EADDRINUSE).
+
+    On Linux a socket is bound and never listens, so that a broker can listen there (SO_REUSEADDR) and nobody else gets
+    the port while it is down. Two sockets with SO_REUSEADDR can be bound to one port while neither listens, so another
+    holder is kept away by a lock: a Unix socket in the abstract namespace, which is the network's, as ports are.
+
+    macOS has no such namespace, and lets nobody listen where a socket is bound. There a locked file of the user keeps
+    other holders away, and nothing keeps away the rest while the broker is down.
+    """
+    held = ExitStack()
+    with ExitStack() as trying:
+        bound = trying.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        taken = int(bound.getsockname()[1])
+        if sys.platform == "darwin":
+            import tempfile  # noqa: PLC0415 - most commands hold no port
+
+            path = Path(tempfile.gettempdir(), f"minikafka-port-{taken}.{os.geteuid()}")
+            held.enter_context(file := path.open("w", encoding="ascii"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.close()
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
+        else:
+            lock = trying.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            lock.bind(f"\0minikafka-port-{taken}")
+            held = trying.pop_all()
+    return taken, held
+
+
+def has_no_reader(descriptor: int) -> bool:
+    """Return True if nobody can read any more what is written here: the other end of a pipe or a socket is closed."""
+    output = select.poll()
+    output.register(descriptor, select.POLLOUT)
+    gone = select.POLLERR | select.POLLHUP
+    if sys.platform != "darwin":  # which says so of terminals
+        gone |= select.POLLNVAL
+    return any(events & gone for _, events in output.poll(0))
 
 
 def wake_with_parent() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,32 @@ def on_macos(*command: str, given: str = "") -> str:
     return found.stdout
 
 
+def on_terminal(*command: str) -> str:
+    """What a command writes to a terminal, which poll(2) does not know on macOS."""
+    ours, theirs = pty.openpty()
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "minikafka", *command],
+            stdin=subprocess.DEVNULL, stdout=theirs, env={**os.environ, **MACOS}, timeout=120, check=False,
+        )  # fmt: skip
+        assert found.returncode == 0
+    finally:
+        os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        return terminal.read(1000).decode()
+
+
+def with_reader_that_leaves(*command: str) -> int:
+    """The exit code of a command that waits for more records after the first line's reader has left."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "minikafka", *command], stdout=subprocess.PIPE, env={**os.environ, **MACOS}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"order ")
+        process.stdout.close()
+        return process.wait(timeout=60)
+
+
 @contextmanager
 def up(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """``minikafka up`` as on macOS: its bootstrap servers, and the pids of its brokers."""
@@ -75,6 +102,10 @@ def test_walk_through_macos(tmp_path: Path):
         lines = "".join(f"order {number}\n" for number in range(PARTITIONS))
         sent = json.loads(on_macos("produce", "orders", *cluster, given=lines))
         assert (sent["acknowledged"], sent["unknown"]) == (PARTITIONS, 0)
+        assert on_terminal("consume", "orders", "--from-beginning", "--max-messages", "1", *cluster).startswith(
+            "order "
+        )
+        assert with_reader_that_leaves("consume", "orders", "--from-beginning", *cluster) == 0
         on_macos("chaos", "kill", "--pid", str(pids[0]))
         assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE
         read = on_macos("consume", "orders", "--from-beginning", "--max-messages", str(PARTITIONS), *cluster)

@@ -1,8 +1,9 @@
 """A Python on Linux that has only what one on macOS has: Python runs this file at its start where PYTHONPATH names its folder.
 
 Names that typeshed gives to Linux alone are removed, paths that macOS has not are not found, the limit of open files is
-what a terminal of macOS begins with, and ``sys.platform`` says ``darwin``. What a Mac has of its own is played by what
-Linux has for it: F_FULLFSYNC by fsync, F_GETPATH by the links of /proc, which only this file may read.
+what a terminal of macOS begins with, and ``sys.platform`` says ``darwin``. Sockets are bound and polled by the rules of
+BSD. What a Mac has of its own is played by what Linux has for it: F_FULLFSYNC by fsync, F_GETPATH by the links of
+/proc, which only this file may read.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ import socket
 import sys
 import time
 import types
+from pathlib import Path
 
 ABSENT = {
     os: (
@@ -38,6 +40,7 @@ LINUX_ONLY = ("/proc", "/sys", "/dev/shm")
 F_FULLFSYNC, F_GETPATH = 51, 50
 OPEN_MAX, MAXFILES_PER_PROCESS = 10_240, 61_440
 INFINITE = (1 << 63) - 1
+LISTEN = "0A"
 
 
 def is_of_linux(path):
@@ -56,8 +59,8 @@ def not_found(function):
     return called
 
 
-def watch(event, arguments, this=frozenset()):
-    if event == "open" and is_of_linux(arguments[0]):
+def watch(event, arguments):
+    if event == "open" and is_of_linux(arguments[0]) and not arguments[0].startswith("/proc/net/tcp"):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
 
 
@@ -85,6 +88,49 @@ def set_limit(which, limits):
     linux_set_limit(which, limits)
 
 
+def bind(opened, address):
+    if opened.family == socket.AF_UNIX and address[:1] in ("\0", b"\0"):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if opened.family != socket.AF_UNIX and opened.type == socket.SOCK_STREAM and address[1]:
+        # SO_REUSEADDR lets nobody have a port that another socket is bound to, also if neither listens. A socket without
+        # it finds out, but TIME_WAIT hinders that one on Linux.
+        with socket.socket(opened.family, opened.type) as tried:
+            try:
+                linux_bind(tried, address)
+            except OSError:
+                states = states_of(address[1])
+                if not states or LISTEN in states:
+                    raise
+    return linux_bind(opened, address)
+
+
+def states_of(port):
+    """The states of connections and listeners of a local port, as numbers of linux/tcp_states.h."""
+    states = set()
+    for name in ("tcp", "tcp6"):
+        with Path(f"/proc/net/{name}").open(encoding="ascii") as lines:
+            fields = [line.split() for line in lines][1:]
+        states |= {each[3] for each in fields if each[1].endswith(f":{port:04X}")}
+    return states
+
+
+class Poll:
+    """poll(2) as XNU has it: made of filters, of which there is none for no events, and of no use for terminals."""
+
+    def __init__(self):
+        self._poll = linux_poll()
+        self._events = {}
+
+    def register(self, descriptor, events):
+        self._events[descriptor] = events
+        self._poll.register(descriptor, events)
+
+    def poll(self, timeout=None):
+        found = [(each, select.POLLNVAL) for each in self._events if os.isatty(each)]
+        wanted = any(self._events.values())
+        return found or (self._poll.poll(timeout) if wanted else [])
+
+
 class Library(ctypes.CDLL):
     def __getattr__(self, name):
         if name in ("prctl", "malloc_trim"):
@@ -100,6 +146,8 @@ for module, names in ABSENT.items():
 linux_control, fcntl.fcntl = fcntl.fcntl, control
 fcntl.F_FULLFSYNC, fcntl.F_GETPATH = F_FULLFSYNC, F_GETPATH
 
+linux_bind, socket.socket.bind = socket.socket.bind, bind
+linux_poll, select.poll = select.poll, Poll
 readlink = os.readlink
 for name in ("access", "listdir", "lstat", "readlink", "scandir", "stat", "statvfs"):
     setattr(os, name, not_found(getattr(os, name)))
