@@ -308,6 +308,10 @@ class Disk(Protocol):
         """Take the data directory for this process until it ends; DiskFailed when another holds it."""
         ...
 
+    def ignores_case(self) -> bool:
+        """Return True if names that differ only in case are one name here. DiskFailed if names change case."""
+        ...
+
 
 class Server(Protocol):
     """A listening handler."""

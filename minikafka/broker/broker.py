@@ -331,6 +331,7 @@ class Broker:
             incarnation_id=self._new_id(),
             previous_broker_epoch=self.logs.previous_broker_epoch,
             log_dirs=(self.logs.meta.directory_id,) if self.logs.meta.directory_id else (),
+            ignores_case=self.logs.ignores_case,
             advertised=lambda: self.advertised,
             other_listeners=self._listeners.others,
             controller=parts.controller_address,

@@ -86,6 +86,7 @@ class Lifecycle:
         incarnation_id: str,
         previous_broker_epoch: int,
         log_dirs: tuple[str, ...],
+        ignores_case: bool,
         advertised: Callable[[], Address],
         other_listeners: Callable[[], str],
         controller: Callable[[], Address | None],
@@ -101,6 +102,7 @@ class Lifecycle:
         self.incarnation_id = incarnation_id
         self.previous_broker_epoch = previous_broker_epoch
         self.log_dirs = log_dirs
+        self.ignores_case = ignores_case
         self.broker_epoch = NO_BROKER_EPOCH
         self.latest_broker_epoch = NO_BROKER_EPOCH
         """What fetches speak for: also when it is over, until there is a newer one. Without any they would not be
@@ -218,6 +220,7 @@ class Lifecycle:
             previous_broker_epoch=self.previous_broker_epoch,
             current_metadata_offset=NO_OFFSET if self._wants_to_leave else self._applied_offset(),
             log_dirs=self.log_dirs,
+            ignores_case=self.ignores_case,
         )
         response = await self._ask(request, self._session_timeout_s / 3)
         if not isinstance(response, m.BrokerRegistrationResponse):

@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec.structs import replace
+
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.errors import InvalidTopic, LeaderNotAvailable, ProtocolError, UnknownTopicOrPartition
 from minikafka.flag import Flag
@@ -298,10 +300,19 @@ class MetadataApi:
             )
         )
         answer = await self._ask_controller(creation, context)
+        refused: dict[str, m.CreatedTopic] = {}
         if isinstance(answer, m.CreateTopicsResponse):
-            # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
+            # Too few brokers may be more soon: such a topic stays unknown, and clients ask again.
+            refused = {each.name: each for each in answer.topics if each.error_code == InvalidTopic.code}
             names = [each.name for each in answer.topics if each.error_code == 0]
             cache = self.metadata
             if not await cache.until(lambda: all(name in cache.image.topics for name in names), CREATION_WAIT_S):
                 self.world.events("topic_creation_unseen", topics=names)
-        return self._metadata(request, context)
+        response = self._metadata(request, context)
+        topics = [
+            m.MetadataTopic(name=name, error_code=refused[name].error_code, error_message=refused[name].error_message)
+            if (name := each.name) in refused
+            else each
+            for each in response.topics
+        ]
+        return replace(response, topics=tuple(topics))

@@ -406,6 +406,7 @@ class ReplicaManager:
             self._set_aside(name)
             log = None
         if log is None:
+            self._free_folder(name)
             log = self.logs.create(name, topic_id=topic.topic_id, config=config)
             # The id is synced with a log's first records. A folder without one lost in a power cut what was never
             # synced, as the tail of any log may; it does not mean that the folder was removed. Where something was
@@ -432,6 +433,20 @@ class ReplicaManager:
             name, log, self._spawn, partial(self._sync_failed, partition), partial(self._on_synced, partition)
         )
         return partition
+
+    def _free_folder(self, name: TopicPartition) -> None:
+        """On a disk that ignores case, take the folder of ``name`` from a replica of a topic that was deleted.
+
+        The image may bring both at once, and the deletion may have come while this broker was away.
+        """
+        other = self.logs.in_other_case(name)
+        known = None if other is None else self._image().partition(other)
+        if other is None or (known is not None and self.config.node_id in known.replicas):
+            return
+        if other in self.partitions:
+            self._forget(other)
+        elif other in self.logs.logs and other != METADATA_PARTITION:
+            self._set_aside(other)
 
     def _forget(self, name: TopicPartition) -> None:
         self._to_take_up.pop(name, None)

@@ -10,7 +10,9 @@ Rules for this file:
    taken out of them. Else the new log would have the old one's start, watermark and recovery point after a kill -9.
    A power failure may bring the name back: until it is durable that it is gone, the new log's folder says that no
    checkpoint is its own, and no checkpoint names it.
-5. A clean stop has named every log in its recovery points. A broker that then comes back without one of them, or with
+5. On a disk that ignores case, a log is only created where no folder has its name in another case: that folder holds
+   another topic's records.
+6. A clean stop has named every log in its recovery points. A broker that then comes back without one of them, or with
    one that had to be cut, has lost records: to the controller that is an unclean stop.
 """
 
@@ -94,6 +96,8 @@ class LogDirectory:
         self.previous_broker_epoch = NO_BROKER_EPOCH
         """The broker epoch of the last clean stop, which a registration names (KIP-966). -1: it was unclean, or a log
         is gone or shorter since."""
+        self.ignores_case = disk.ignores_case()
+        """Topics whose names differ only in case would have one folder here."""
         self._disk = disk
         self._config_of = config_of
         self._events = events
@@ -308,11 +312,25 @@ class LogDirectory:
         """The partition's log; None when there is none here."""
         return self._logs.get(partition)
 
+    def in_other_case(self, partition: TopicPartition) -> TopicPartition | None:
+        """The partition whose folder is also found by the name of ``partition``, on a disk that ignores case."""
+        folder = str(partition)
+        if not self.ignores_case or not self._disk.exists(folder):
+            return None
+        names = partitions_in(self._disk, self._disk.names(""))
+        return next((each for each in names if each != partition and str(each).lower() == folder.lower()), None)
+
     def create(
         self, partition: TopicPartition, *, topic_id: TopicId, config: TopicConfig, start_offset: Offset = 0
     ) -> PartitionLog:
         """A new, empty log. Raises DiskFailed or KafkaStorageError when the disk does."""
         invariant(partition not in self._logs, "a log is created once", partition=partition)
+        other = self.in_other_case(partition)
+        if other is not None:
+            raise KafkaStorageError(
+                f"{partition}: the folder {other} has this name in another case, and the file system of the data "
+                "directory ignores case; delete one of the two topics, or use a file system that distinguishes case"
+            )
         has_former = partition in self._former or not self._is_root_durable
         if partition in self._former:
             self._take_out_of_checkpoints(partition)

@@ -69,7 +69,7 @@ from minikafka.quorum.elections import checked_broker, with_broker, without_brok
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker, UnregisterBroker
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.types import NO_OFFSET, Address, NodeId, Offset, TopicId
+from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_OFFSET, Address, NodeId, Offset, TopicId
 from minikafka.wire import messages as m
 
 
@@ -321,6 +321,8 @@ def register(
             raise InvalidRequest(f"{address.host[:80]!r}, port {address.port}: nobody could listen there")
     if len(request.log_dirs) > LOG_DIRS_MAX or any(len(each) > ID_LENGTH_MAX for each in request.log_dirs):
         raise InvalidRequest(f"log_dirs: at most {LOG_DIRS_MAX} ids of {ID_LENGTH_MAX} characters are taken")
+    if request.ignores_case:
+        _check_case(image, request.broker_id)
     present = image.brokers.get(request.broker_id)
     registration = RegisterBroker(
         broker_id=request.broker_id,
@@ -330,6 +332,7 @@ def register(
         rack=request.rack,
         listeners=",".join(map(str, others)) or None,
         log_dirs=request.log_dirs or None,
+        ignores_case=request.ignores_case or None,
     )
     if present is None:
         registration = replace(registration, fenced=not caught_up)
@@ -353,6 +356,21 @@ def register(
         response=m.BrokerRegistrationResponse(),
         cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
     )
+
+
+def _check_case(image: MetadataImage, node: NodeId) -> None:
+    """Raise InvalidRequest if a broker whose disk ignores case would keep two topics of this cluster in one folder.
+
+    As long as it is registered, no such topic is created (``controller_topics.py``).
+    """
+    seen: dict[str, str] = {}
+    for name in sorted({*image.topics, *INTERNAL_TOPICS, METADATA_TOPIC}):
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidRequest(
+                f"the file system of broker {node}'s data directory ignores case, so topics {other!r} and {name!r} "
+                "would share a folder; move log.dirs to a file system that distinguishes case, or delete one of them"
+            )
 
 
 def unregister(image: MetadataImage, request: m.UnregisterBrokerRequest) -> Decision[m.UnregisterBrokerResponse]:

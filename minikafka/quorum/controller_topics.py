@@ -198,6 +198,9 @@ def create_topics(
     named = Counter(topic.name for topic in request.topics)
     similar: dict[str, str] = {}
     """Of this request: by its name in metrics, the topic that is about to be created."""
+    ignoring = [node for node, broker in image.brokers.items() if broker.ignores_case]
+    folders = {each.lower(): each for each in (*image.topics, *INTERNAL_TOPICS, METADATA_TOPIC)} if ignoring else {}
+    """Topics by their folders on disks that ignore case, if a broker has one."""
     records: list[MetadataRecord] = []
     answers: list[m.CreatedTopic] = []
     partitions_left = PARTITIONS_PER_REQUEST_MAX
@@ -206,6 +209,12 @@ def create_topics(
             if named[topic.name] > 1:
                 raise kafka.InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
             _check_free(image, similar, topic.name)
+            other = folders.get(topic.name.lower(), topic.name)
+            if other != topic.name:
+                raise kafka.InvalidTopic(
+                    f"topic {topic.name!r} would share a folder with {other!r}: the file system of broker "
+                    f"{ignoring[0]}'s data directory ignores case; choose another name, or move its log.dirs"
+                )
             configs = dict(sorted(topic.configs.items()))
             parse_topic(configs, base=policy.topic_defaults)
             placed = tuple(_placed(policy, image, topic, partitions_left))
@@ -215,6 +224,8 @@ def create_topics(
             continue
         partitions_left -= len(placed)
         similar[_metric_name(topic.name)] = topic.name
+        if ignoring:
+            folders[topic.name.lower()] = topic.name
         topic_id = _unused(image, topic_ids)
         answers.append(
             m.CreatedTopic(

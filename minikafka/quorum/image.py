@@ -69,6 +69,8 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[str, ...] = ()
     """``directory.id`` of its data directory: another one is another disk. Empty: it did not tell."""
+    ignores_case: bool = False
+    """The file system of its data directory does not distinguish case."""
 
     @property
     def address(self) -> Address:
@@ -448,6 +450,7 @@ class _Builder:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=record.log_dirs or (),
+            ignores_case=bool(record.ignores_case),
         )
 
     def _change_registration(self, record: BrokerRegistrationChange) -> None:
@@ -631,6 +634,7 @@ def _registration(broker: BrokerImage) -> RegisterBroker:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=broker.log_dirs or None,
+        ignores_case=broker.ignores_case or None,
     )
 
 

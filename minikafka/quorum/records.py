@@ -60,6 +60,8 @@ class RegisterBroker:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[str, ...] | None = None
     """``directory.id`` of its data directory; None: it did not tell (as builds before this field wrote it)."""
+    ignores_case: bool | None = None
+    """True: the file system of its data directory does not distinguish case. Else None, which older builds read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,6 +199,8 @@ class SimDisk:
         """Mean of the drawn time of a sync; raise it for a slow disk."""
         self.draws: Callable[[str], Random] = Random
         """Makes the random stream, of this name, that decides what a power cut leaves of a folder or file."""
+        self.ignores_case = False
+        """Names that differ only in case are one, as on the disks of macOS and Windows."""
         self.power_cuts = 0
         self.marks: Counter[str] = Counter()
         """What power cuts took: proof that they did."""
@@ -356,6 +358,14 @@ class SimDisk:
         change.apply(self._names)
         self._name_changes.setdefault(_parent(path), []).append(change)
 
+    def spelled(self, path: str) -> str:
+        """``path`` with the names of files and folders that are there in the case in which they were made."""
+        there = {name.lower(): name for name in self._names}
+        end = len(path)
+        while end > 0 and path[:end].lower() not in there:
+            end = path.rfind("/", 0, end)
+        return there[path[:end].lower()] + path[end:] if end > 0 else path
+
     def exists(self, path: str) -> bool:
         return not path or path in self._names
 
@@ -493,37 +503,40 @@ class FencedDisk:
             raise DiskFailed(f"{self._incarnation} is dead")
         return self._disk
 
+    def _path(self, path: str) -> str:
+        return self._disk.spelled(checked_path(path)) if self._disk.ignores_case else checked_path(path)
+
     def open(self, path: str) -> FencedFile:
         """Open a file for reading and appending; made, with its folders, when missing."""
         disk = self._live()
-        return FencedFile(disk, self._incarnation, path, disk.open(checked_path(path)))
+        return FencedFile(disk, self._incarnation, path, disk.open(self._path(path)))
 
     def exists(self, path: str) -> bool:
-        return self._live().exists(checked_path(path))
+        return self._live().exists(self._path(path))
 
     def is_folder(self, path: str) -> bool:
-        return self._live().is_folder(checked_path(path))
+        return self._live().is_folder(self._path(path))
 
     def names(self, folder: str) -> list[str]:
-        return self._live().names(checked_path(folder))
+        return self._live().names(self._path(folder))
 
     def modified_ms(self, path: str) -> int:
-        return self._live().modified_ms(checked_path(path))
+        return self._live().modified_ms(self._path(path))
 
     def size_of(self, path: str) -> int:
-        return len(self._live().inode(checked_path(path)).content)
+        return len(self._live().inode(self._path(path)).content)
 
     def read_file(self, path: str) -> bytes:
-        return bytes(self._live().inode(checked_path(path)).content)
+        return bytes(self._live().inode(self._path(path)).content)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        self._live().replace_file(checked_path(path), data)
+        self._live().replace_file(self._path(path), data)
 
     async def publish(self, path: str, data: bytes) -> None:
         """Temporary file, sync, rename, sync of the folder: each step can be where the power goes."""
-        disk = self._live()
+        disk, path = self._live(), self._path(path)
         self._published += 1
-        temporary = f"{checked_path(path)}.{self._published}{TEMPORARY}"
+        temporary = f"{path}.{self._published}{TEMPORARY}"
         disk.remove(temporary)
         inode = disk.open(temporary)
         try:
@@ -536,16 +549,19 @@ class FencedDisk:
         await self.sync_folder(_parent(path))
 
     def replace(self, source: str, target: str) -> None:
-        self._live().replace(checked_path(source), checked_path(target))
+        self._live().replace(self._path(source), self._path(target))
 
     def remove(self, path: str) -> None:
-        self._live().remove(checked_path(path))
+        self._live().remove(self._path(path))
 
     async def sync_folder(self, folder: str) -> None:
-        await self._live().sync_folder(checked_path(folder))
+        await self._live().sync_folder(self._path(folder))
 
     def lock(self) -> None:
         self._live().lock(self._incarnation)
+
+    def ignores_case(self) -> bool:
+        return self._disk.ignores_case
 
     def close(self) -> None:
         """Nothing to give back: the lock goes with the incarnation."""

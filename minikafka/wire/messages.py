@@ -547,6 +547,8 @@ class BrokerRegistrationRequest(Request):
     """The end of what the broker has applied (our own addition): who has applied all need not stay fenced."""
     log_dirs: tuple[str, ...] = ()
     """``directory.id`` of its data directory; empty: it does not tell."""
+    ignores_case: bool = False
+    """The file system of its data directory does not distinguish case (our own addition)."""
 
 
 class BrokerRegistrationResponse(Failed):

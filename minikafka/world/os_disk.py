@@ -34,6 +34,8 @@ LOCK_NAME = ".lock"
 FILE_THREADS = 4
 """Threads that sync files of partitions."""
 TEMPORARY = ".tmp"
+CASE_PROBE = f"mk.Case{TEMPORARY}"
+"""A start removes one that a killed process has left, as each temporary file."""
 
 # writev takes this many buffers at most (IOV_MAX of Linux).
 BUFFERS_PER_WRITE = 1024
@@ -464,6 +466,19 @@ class OsDisk:
             os.close(descriptor)
             raise DiskFailed(f"{self._root} is in use by another broker") from error
         self._lock_descriptor = descriptor
+
+    def ignores_case(self) -> bool:
+        """Make a file, look for it by a name in lower case, and remove it."""
+        self.open(CASE_PROBE).close()
+        try:
+            if CASE_PROBE not in self.names(""):
+                raise DiskFailed(
+                    f"{self._root}: the file system changes the case of names, so folders would get other topics' "
+                    "names; use another mount option, or another file system"
+                )
+            return self.exists(CASE_PROBE.lower())
+        finally:
+            self.remove(CASE_PROBE)
 
     def fence(self) -> None:
         """Let nothing of this incarnation reach the files any more, and give the directory to the next one.

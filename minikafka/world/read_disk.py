@@ -114,8 +114,8 @@ class ReadDisk:
         """The whole of a small file; FileNotFoundError when it is missing."""
         return self._full(path).read_bytes()
 
-    # A lock would be a file.
-    replace_file = replace = remove = lock = _refuse
+    # A lock would be a file, and so would what shows whether the disk ignores case.
+    replace_file = replace = remove = lock = ignores_case = _refuse
     publish = sync_folder = _refuse_to_sync
 
 

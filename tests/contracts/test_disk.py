@@ -262,3 +262,12 @@ async def test_syncs_run_side_by_side_with_the_loop(arm: Arm):
     await asyncio.gather(*(file.sync() for file in files), disk.sync_folder(""))
     for file in files:
         file.close()
+
+
+@contract
+async def test_a_disk_knows_whether_it_ignores_case(arm: Arm):
+    """On the disks of macOS and Windows the folders of topics Orders and orders are one; a name stays as it was made."""
+    disk = arm.world("n1").disk
+    disk.open("Orders-0/log").close()
+    assert disk.ignores_case() == disk.exists("orders-0") == disk.exists("ORDERS-0/log")
+    assert disk.names("") == ["Orders-0"]

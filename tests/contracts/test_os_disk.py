@@ -297,6 +297,26 @@ async def test_a_fenced_disk_leaves_no_descriptor_open(disk: OsDisk, tmp_path: P
         files[1].append([b"x"])
 
 
+@pytest.mark.parametrize("changes_case", [False, True])
+def test_a_file_system_that_ignores_case_is_recognized(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, *, changes_case: bool
+):
+    """Names come back as they were made (exFAT, APFS), or in lower case (lowntfs-3g with ignore_case)."""
+    exists, listdir = os.path.exists, os.listdir
+
+    def found(path: str) -> bool:
+        return exists(path) or Path(path).name.lower() in map(str.lower, listdir(Path(path).parent))
+
+    monkeypatch.setattr(os.path, "exists", found)
+    if changes_case:
+        monkeypatch.setattr(os, "listdir", lambda folder: [name.lower() for name in listdir(folder)])
+        with pytest.raises(DiskFailed, match="changes the case of names.*use another mount option"):
+            disk.ignores_case()
+    else:
+        assert disk.ignores_case() is True
+    assert disk.names("") == []
+
+
 def test_the_lock_file_is_not_among_the_names(disk: OsDisk):
     """Recovery must not take it for a topic."""
     disk.lock()

@@ -59,6 +59,8 @@ class Cluster:
         self.ids = (uuid_text(number.to_bytes(16, "big")) for number in count(1))
         self.disks: dict[int, tuple[str, ...]] = {}
         """What brokers tell of their data directory from now on; the others tell nothing."""
+        self.ignoring_case: set[int] = set()
+        """Brokers that register from now on with a data directory whose file system ignores case."""
         for node in range(1, brokers + 1):
             self.start(node)
 
@@ -91,6 +93,7 @@ class Cluster:
             listeners=listeners,
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
             log_dirs=self.disks.get(node, ()),
+            ignores_case=node in self.ignoring_case,
         )
         decision = self.controller.register(self.image, request, may_live=may_live, caught_up=caught_up)
         response = self.commit(decision, request)

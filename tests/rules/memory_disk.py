@@ -106,6 +106,9 @@ class MemoryDisk:
         self.appends = 0
         self.clock_ms = 0
 
+    def ignores_case(self) -> bool:
+        return False
+
     async def pause(self, path: str) -> None:
         if self.held:
             await Step()

@@ -77,6 +77,7 @@ class Life:
             incarnation_id="i",
             previous_broker_epoch=-1,
             log_dirs=(),
+            ignores_case=False,
             advertised=lambda: Address("n1", 9092),
             other_listeners=lambda: "",
             controller=lambda: self.active,

@@ -19,6 +19,7 @@ from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
+    DeleteTopicsRequest,
     MissingReplica,
     UnregisterBrokerRequest,
 )
@@ -101,6 +102,32 @@ def test_more_log_directories_than_a_broker_has_are_refused(log_dirs: tuple[str,
     cluster.disks[1] = log_dirs
     with pytest.raises(InvalidRequest, match="log_dirs"):
         cluster.register(1)
+
+
+def test_a_broker_whose_disk_ignores_case_is_refused_where_topics_differ_only_in_case():
+    """It would keep their records in one folder, and the controller may place replicas on it at any time."""
+    cluster = Cluster(1)
+    cluster.create("Orders", factor=1)
+    cluster.create("orders", factor=1)
+    cluster.ignoring_case = {1, 2}
+    for node in (1, 2):
+        with pytest.raises(InvalidRequest, match=f"broker {node}'s data directory ignores case.*'Orders' and 'orders'"):
+            cluster.register(node)
+    cluster.commit(cluster.controller.delete_topics(cluster.image, DeleteTopicsRequest(topics=("Orders",))))
+    cluster.register(2)
+    assert cluster.image.brokers[2].ignores_case is True
+    payloads = cluster.image.records()
+    assert MetadataImage(cluster_id=CLUSTER_ID).replay_all(payloads, cluster.image.offset, 1).brokers[2].ignores_case
+
+
+@pytest.mark.parametrize("name", ["__Consumer_offsets", "__CLUSTER_METADATA"])
+def test_a_broker_whose_disk_ignores_case_needs_the_folders_of_internal_topics(name: str):
+    """They are made later than topics of users, or are no topics."""
+    cluster = Cluster(1)
+    cluster.create(name, factor=1)
+    cluster.ignoring_case = {2}
+    with pytest.raises(InvalidRequest, match=name):
+        cluster.register(2)
 
 
 def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record():

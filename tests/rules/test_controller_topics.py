@@ -46,6 +46,32 @@ def test_names_that_collide_in_metrics():
     assert [each.error_code for each in answers] == [0, 17, 0]
 
 
+def test_topics_that_differ_only_in_case_need_disks_that_distinguish_case():
+    """On one that does not, both would have one folder: records were lost, and topics got those of others."""
+    cluster = Cluster(3)
+    assert [cluster.create(name).error_code for name in ("Orders", "orders")] == [0, 0]
+    cluster = Cluster(2)
+    cluster.ignoring_case = {3}
+    cluster.start(3)
+    assert cluster.create("Orders", factor=1).error_code == 0
+    for name in ("orders", "ORDERS"):
+        answer = cluster.create(name, factor=1)
+        assert answer.error_code == 17
+        assert f"'{name}' would share a folder with 'Orders'" in answer.error_message
+        assert "broker 3's data directory ignores case" in answer.error_message
+    answers = cluster.create_all(
+        *(NewTopic(name=name) for name in ("Teas", "teas", "__Consumer_Offsets", "x.Y", "x.y"))
+    )
+    assert [each.error_code for each in answers] == [0, 17, 17, 0, 17]
+    assert cluster.create("__CLUSTER_METADATA", factor=1).error_code == 17
+    assert cluster.create("__consumer_offsets").error_code == 0
+    cluster.commit(cluster.controller.delete_topics(cluster.image, DeleteTopicsRequest(topics=("Orders",))))
+    assert cluster.create("orders").error_code == 0
+    cluster.ignoring_case.clear()
+    cluster.register(3)
+    assert cluster.create("Orders").error_code == 0
+
+
 @pytest.mark.parametrize("name", ["a.b", "a_b.c", "_a.", "a.b_c.d.e.f", "a.b_c.d.e.f.g", "..a__.b_.c"])
 def test_collisions_are_found_in_names_of_many_parts(name: str):
     """Few variants are looked up, many are searched for."""

@@ -8,6 +8,7 @@ import pytest
 
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import NewTopic
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition
 from minikafka.rpc import call
 from minikafka.sim.cluster import CLUSTER_ID
@@ -79,6 +80,15 @@ def test_no_topic_is_created_where_that_is_switched_off() -> None:
         with pytest.raises(UnknownTopicOrPartition):
             client.send(b"v", TopicPartition("missing", 0))
         assert cluster.partition_names() == ()
+
+
+def test_a_producer_is_told_why_its_topic_cannot_be_created() -> None:
+    """Before, the name stayed unknown, and the producer asked again until its time was over."""
+    with simulated() as cluster:
+        client = Client(cluster)
+        client.run(client.admin.create_topics([NewTopic("eu.orders", 1, 3)]))
+        with pytest.raises(InvalidTopic, match=r"'eu_orders' collides with 'eu\.orders'"):
+            client.send(b"v", TopicPartition("eu_orders", 0))
 
 
 def test_looking_creates_no_topic() -> None:
