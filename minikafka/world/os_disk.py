@@ -81,6 +81,20 @@ def _pread(descriptor: int, size: int, position: int, least: int) -> bytes:
     return data
 
 
+def _remove_folder(full: str) -> None:
+    """Remove a folder with all in it. OSError.
+
+    NFS and FUSE keep a removed file under another name (``.nfs...``, ``.fuse_hidden...``) while a reader has it open.
+    Such a folder stays until the next start: the broker must not stop because a client reads slowly.
+    """
+    try:
+        shutil.rmtree(full)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+            raise
+        shutil.rmtree(full, ignore_errors=True)
+
+
 def _is_of_quorum(path: str) -> bool:
     return f"{path}/".startswith(f"{METADATA_PARTITION}/")
 
@@ -421,7 +435,7 @@ class OsDisk:
         invariant(path != "", "the data directory itself is never removed")
         with suppress(FileNotFoundError), _failing(path, FileNotFoundError):
             if os.path.isdir(full):
-                shutil.rmtree(full)
+                _remove_folder(full)
             else:
                 os.unlink(full)
 

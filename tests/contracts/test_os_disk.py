@@ -297,6 +297,31 @@ async def test_a_fenced_disk_leaves_no_descriptor_open(disk: OsDisk, tmp_path: P
         files[1].append([b"x"])
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "number"),
+    [("rmdir", "orders-0.abc-delete", errno.ENOTEMPTY), ("unlink", ".nfs01", errno.EBUSY)],
+)
+def test_a_removed_folder_may_stay_as_long_as_a_reader_has_a_file_of_it_open(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, call: str, name: str, number: int
+):
+    """On FUSE and NFS such a file gets another name, and the broker stopped when a topic was deleted under a slow reader."""
+    for each in (".nfs01", "1.log", "2.log"):
+        disk.open(f"orders-0.abc-delete/{each}").close()
+    real = getattr(os, call)
+
+    def refusing(path: str, **options: int) -> None:
+        if Path(path).name == name:
+            raise OSError(number, os.strerror(number))
+        real(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refusing)
+        disk.remove("orders-0.abc-delete")
+        assert not {"1.log", "2.log"} & set(disk.names("orders-0.abc-delete"))
+    disk.remove("orders-0.abc-delete")
+    assert not disk.exists("orders-0.abc-delete")
+
+
 @pytest.mark.parametrize("changes_case", [False, True])
 def test_a_file_system_that_ignores_case_is_recognized(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch, *, changes_case: bool
@@ -310,7 +335,7 @@ def test_a_file_system_that_ignores_case_is_recognized(
     monkeypatch.setattr(os.path, "exists", found)
     if changes_case:
         monkeypatch.setattr(os, "listdir", lambda folder: [name.lower() for name in listdir(folder)])
-        with pytest.raises(DiskFailed, match="changes the case of names.*use another mount option"):
+        with pytest.raises(DiskFailed, match=r"changes the case of names.*use another mount option"):
             disk.ignores_case()
     else:
         assert disk.ignores_case() is True
