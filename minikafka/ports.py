@@ -212,8 +212,11 @@ class FileRegion(Protocol):
         """``size`` bytes from ``begin`` of the region. DiskFailed when the file no longer has them."""
         ...
 
-    def send(self, descriptor: int, begin: int, size: int) -> int:
-        """Send at most ``size`` bytes from ``begin`` on to a socket; return how many, 0 if the file ended. OSError."""
+    def send(self, descriptor: int, begin: int, size: int) -> int | None:
+        """Send at most ``size`` bytes from ``begin`` on to a socket; return how many, 0 if the file ended. OSError.
+
+        None: the file system cannot send files; read the bytes instead.
+        """
         ...
 
 

@@ -260,16 +260,20 @@ class Broker:
         world, config = self.world, self.config
         self.cluster_id = self._cluster_id()
         topic_defaults = config.topic_defaults()
-        self.logs = await LogDirectory.open(
-            world.disk,
-            node_id=config.node_id,
-            cluster_id=self.cluster_id,
-            directory_id=self._new_id(),
-            config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else topic_defaults,
-            events=world.events,
-            tail_budget_bytes=config.memory_tails_bytes,
-            pause=lambda: asyncio.sleep(0),
-        )
+        try:
+            self.logs = await LogDirectory.open(
+                world.disk,
+                node_id=config.node_id,
+                cluster_id=self.cluster_id,
+                directory_id=self._new_id(),
+                config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else topic_defaults,
+                events=world.events,
+                tail_budget_bytes=config.memory_tails_bytes,
+                pause=lambda: asyncio.sleep(0),
+            )
+        except kafka.DiskFull as error:
+            what = f"data directory {config.log_dirs}: {error}; free space there, then start again"
+            raise kafka.DiskFull(what) from error
         await self._listeners.open(world.network, self.handle, self.open_kafka_session)
         self._make_control()
         self._make_data()

@@ -43,8 +43,8 @@ LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 
 DELETED_FOLDER = "-delete"
 STRAY_FOLDER = "-stray"
-FOLDER_NAME_SIZE_MAX = 255
-"""Common to the file systems in use; a topic's name is cut in a ``-delete`` folder so that it fits."""
+FOLDER_NAME_SIZE_MAX = 143
+"""Of eCryptfs; other file systems allow 255. A topic's name is cut in a ``-delete`` folder so that it fits."""
 
 _OFFSET_DIGITS = 20
 _SUFFIXED_FOLDER = re.compile(r"^.+\.[0-9a-f]{32}(-delete|-stray|-future)$")

@@ -50,6 +50,9 @@ RWF_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 """Read what is in memory or nothing: Linux only."""
 CAN_SEND_FILES = RWF_NOWAIT is not None
 
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What a file system raises for a call that it does not have."""
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -136,7 +139,7 @@ class OsRegion:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # a file system in memory, for one, does not know the question
+            if error.errno not in UNSUPPORTED:  # a file system in memory, for one, does not know the question
                 _fail(error, self._path)
         return True
 
@@ -155,9 +158,15 @@ class OsRegion:
             raise DiskFailed(f"{self._path}: {len(data)} of {size} bytes at {self._position + begin}")
         return data
 
-    def send(self, descriptor: int, begin: int, size: int) -> int:
-        """Send at most ``size`` bytes from ``begin`` on to a socket; how many it took. OSError."""
-        return os.sendfile(descriptor, self._descriptor.number, self._position + begin, min(size, self._size - begin))
+    def send(self, descriptor: int, begin: int, size: int) -> int | None:
+        """Send at most ``size`` bytes from ``begin`` on to a socket; how many it took. None: read them. OSError."""
+        size = min(size, self._size - begin)
+        try:
+            return os.sendfile(descriptor, self._descriptor.number, self._position + begin, size)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            return None
 
 
 class OsFile:
@@ -279,7 +288,19 @@ class OsDisk:
         self._unsynced_parents: set[str] = set()
         """Folders in which this process made folders that no sync has made durable yet."""
         self._lock_descriptor: int | None = None
-        os.makedirs(self._root, self._folder_mode, exist_ok=True)
+        with self._taking():
+            os.makedirs(self._root, self._folder_mode, exist_ok=True)
+
+    @contextmanager
+    def _taking(self) -> Iterator[None]:
+        """DiskFailed, with what to do, where the directory as a whole cannot be used."""
+        try:
+            yield
+        except OSError as error:
+            raise DiskFailed(
+                f"data directory {self._root} cannot be used: {in_words(error)}; log.dirs must name a folder that this "
+                "user may write to"
+            ) from error
 
     def submit(self, path: str, function: Any, *arguments: Any) -> Future[Any]:
         """Run a blocking call on the thread that makes names in ``path`` durable; its calls run one after the other."""
@@ -463,6 +484,10 @@ class OsDisk:
         descriptor = os.open(os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             sync(descriptor)
+        except OSError as error:
+            # Some file systems sync no folders: they make names durable by themselves, or have no promise to offer.
+            if error.errno != errno.EINVAL:
+                raise
         finally:
             os.close(descriptor)
 
@@ -472,13 +497,18 @@ class OsDisk:
         """Take the directory until this disk is closed or the process ends."""
         if self._lock_descriptor is not None:
             return
-        with _failing(self._root):
+        with self._taking():
             descriptor = os.open(self._full(LOCK_NAME), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, self._file_mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            raise DiskFailed(f"{self._root} is in use by another broker") from error
+            if isinstance(error, BlockingIOError):
+                raise DiskFailed(f"{self._root} is in use by another broker") from error
+            raise DiskFailed(
+                f"data directory {self._root} cannot be locked: {in_words(error)}; log.dirs must be on a file system "
+                "with locks (flock)"
+            ) from error
         self._lock_descriptor = descriptor
 
     def ignores_case(self) -> bool:

@@ -171,10 +171,8 @@ class Outgoing:
 
     def _send(self, region: FileRegion, size_max: int) -> int:
         direct = self._direct()
-        if direct is None:
-            sent = min(CHUNK_SIZE, len(region) - self._begin)
-            self._transport.write(region.read(self._begin, sent))
-        else:
+        sent = None
+        if direct is not None:
             try:
                 sent = region.send(direct.fileno(), self._begin, size_max)
             except BlockingIOError:
@@ -182,6 +180,9 @@ class Outgoing:
                 return 0
             if sent == 0:
                 raise DiskFailed("the file is shorter than the region that is being sent")
+        if sent is None:
+            sent = min(CHUNK_SIZE, len(region) - self._begin)
+            self._transport.write(region.read(self._begin, sent))
         self._begin += sent
         if self._begin == len(region):
             self.waiting.popleft()

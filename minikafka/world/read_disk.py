@@ -7,6 +7,7 @@ code's mistakes, and takes files as they stand: a batch that was cut short at th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -130,10 +131,18 @@ def batches_of(data_dir: Path, partition: TopicPartition) -> Iterator[LogBatch]:
         path = folder / offset_name(base, LOG)
         if path.stat().st_size == 0:
             continue
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        for batch in iterate(mapped):  # type: ignore[arg-type] # a map is a buffer
+        for batch in iterate(_mapped(path)):  # type: ignore[arg-type] # a map is a buffer
             yield LogBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.data)
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    with path.open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # a share that maps no files
+                raise
+            return file.read()
 
 
 def checkpointed(data_dir: Path, name: str) -> dict[TopicPartition, Offset]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 import subprocess
@@ -340,6 +341,41 @@ def test_a_file_system_that_ignores_case_is_recognized(
     else:
         assert disk.ignores_case() is True
     assert disk.names("") == []
+
+
+async def test_a_file_system_that_syncs_no_folders_is_used(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """Some network shares answer EINVAL: no broker started there. Each other error is a failed disk."""
+    disk.open("orders-0/log").close()
+    numbers = [errno.EINVAL, errno.EIO]
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").is_dir():
+            raise OSError(numbers[0], os.strerror(numbers[0]))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await disk.sync_folder("orders-0")
+    await disk.publish("checkpoint", b"1")
+    assert disk.read_file("checkpoint") == b"1"
+    numbers.pop(0)
+    with pytest.raises(DiskFailed):
+        await disk.sync_folder("orders-0")
+
+
+def test_a_directory_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file in its place, and a file system without locks, which was taken for another broker's lock."""
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DiskFailed, match=f"data directory {tmp_path}/file cannot be used: .*; log.dirs must name a folder"
+    ):
+        OsDisk(str(tmp_path / "file"))
+    disk = OsDisk(str(tmp_path / "data"))
+
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(DiskFailed, match=r"cannot be locked: No locks available; log\.dirs must be on a file system"):
+        disk.lock()
 
 
 def test_the_lock_file_is_not_among_the_names(disk: OsDisk):

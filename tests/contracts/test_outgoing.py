@@ -147,6 +147,25 @@ def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, s
     play(story, is_tls=is_tls)
 
 
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_bytes_are_read_where_the_file_system_cannot_send_files(
+    play, file: OsFile, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    """Before, the connection ended, and consumers never got past the records that were no longer in memory."""
+
+    def sendfile(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        buffers = mixed(file, 3)
+        peer.outgoing.write(buffers)
+        wanted = expected(buffers)
+        assert await reader.readexactly(len(wanted)) == wanted
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    play(story)
+
+
 def refuse(*_: Any) -> bytes:
     raise AssertionError("the region was read")
 
@@ -354,7 +373,9 @@ def test_region_beyond_the_end_is_none(file: OsFile, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "number,is_cached", [(errno.EAGAIN, False), (errno.EOPNOTSUPP, True)], ids=["cold", "file system in memory"]
+    "number,is_cached",
+    [(errno.EAGAIN, False), (errno.EOPNOTSUPP, True), (errno.EINVAL, True), (errno.ENOSYS, True)],
+    ids=["cold", "file system in memory", "unknown flag", "unknown call"],
 )
 def test_region_knows_whether_it_must_wait_for_the_disk(
     file: OsFile, monkeypatch: pytest.MonkeyPatch, number: int, *, is_cached: bool

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,16 @@ def test_a_clean_run_is_clean(run):
     assert (told["counts"]["acknowledged"], told["counts"]["offsets_read"]) == (COUNT, COUNT)
     assert told["replicas"]["batches"] == COUNT // PER_BATCH
     assert told["seconds"] > 0
+
+
+def test_replicas_on_a_share_that_maps_no_files_are_read(run, monkeypatch):
+    """ENODEV of 9p and of FUSE with direct_io was a traceback."""
+
+    def mapped(*_args, **_options):
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mmap, "mmap", mapped)
+    test_a_clean_run_is_clean(run)
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)

@@ -6,15 +6,17 @@ import asyncio
 
 import pytest
 
+from minikafka.broker.broker import Broker
 from minikafka.broker.replica_manager import StorageFailure
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.config import BrokerConfig
-from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
+from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, OffsetOutOfRange, ProtocolError
 from minikafka.log.names import PARTITION_METADATA, STRAY_FOLDER
 from minikafka.ports import Buffers
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import FencedFile
+from minikafka.sim.world import SimWorld
 from minikafka.types import TopicPartition
 from tests.sim.cluster_kit import (
     ORDERS,
@@ -453,6 +455,18 @@ def test_the_last_leader_leads_again_after_a_power_cut_took_what_was_never_synce
         Client(cluster).send(b"after it")
         cluster.settle()
         assert [values(cluster, node) for node in cluster.nodes] == [[b"after it"]] * 3
+
+
+def test_a_start_on_a_full_disk_names_the_data_directory() -> None:
+    """Its settings may name several disks; the name of the file alone says nothing of where to free space."""
+    with SimWorld(1) as sim:
+        cluster = SimCluster(sim, brokers=1)
+        sim.disk("n1").capacity_bytes = 0
+        broker = Broker(cluster.config_of(1), sim.of("n1"))
+        with pytest.raises(
+            DiskFull, match=r"^data directory \./minikafka-data: .*; free space there, then start again$"
+        ):
+            sim.run(broker.start())
 
 
 def test_an_operator_gives_up_what_only_a_lost_disk_had() -> None:
