@@ -15,6 +15,7 @@ import json
 import os
 import re
 import resource
+import stat
 import tempfile
 import time
 from dataclasses import asdict, replace
@@ -194,21 +195,26 @@ def directory_of(config: BrokerConfig) -> checks.DirectoryFacts:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker lets itself have as many as it may
     there = folder if folder.exists() else next(each for each in folder.absolute().parents if each.exists())
     usage = os.statvfs(there)
+    writable, ignores_case, mode = _tried(there)
     return checks.DirectoryFacts(
         str(folder),
-        writable=_why_not_writable(there),
+        writable=writable,
+        ignores_case=ignores_case,
+        mode=mode,
         free_bytes=usage.f_bavail * usage.f_frsize,
         identity=_why_not_ours(folder, config.node_id, config.cluster_id),
         fd_limit=limit,
     )
 
 
-def _why_not_writable(folder: Path) -> str:
+def _tried(folder: Path) -> tuple[str, bool, int]:
+    """Why nothing can be written there (empty: it can); whether names ignore case; permissions of a new file."""
     try:
-        with tempfile.NamedTemporaryFile(dir=folder):
-            return ""
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            path = Path(file.name)
+            return "", path.with_name(path.name.upper()).exists(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        return error.strerror or str(error)
+        return error.strerror or str(error), False, 0
 
 
 def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:

@@ -117,6 +117,9 @@ class DirectoryFacts:
     path: str
     writable: str = ""
     """Why nothing can be written there; empty: it can."""
+    ignores_case: bool = False
+    mode: int = 0
+    """Permissions of a file that was made with 0600."""
     free_bytes: int = -1
     identity: str = ""
     """Why its meta.properties does not fit; empty: it does, or there is none yet."""
@@ -303,6 +306,12 @@ def directory_findings(facts: DirectoryFacts) -> Iterator[Finding]:
     if facts.writable:
         what = f"nothing can be written there: {facts.writable}"
         yield Finding(ERROR, "disk", facts.path, what, "own it, or choose other log.dirs")
+    if facts.ignores_case:
+        what = "its file system ignores case: topics whose names differ only in case are refused in the whole cluster"
+        yield Finding(NOTE, "disk", facts.path, what, "see docs/operations.md, which file systems")
+    if facts.mode & OTHERS:
+        what = f"its file system ignores permissions: all users can read records ({facts.mode:04o})"
+        yield Finding(WARNING, "disk", facts.path, what, "mount it with a umask of 077, or choose other log.dirs")
     if facts.identity:
         yield Finding(ERROR, "data", facts.path, facts.identity, "see docs/operations.md, data directories")
     yield from _free(facts.path, facts.free_bytes)

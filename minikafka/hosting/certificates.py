@@ -109,7 +109,7 @@ class CertificateFolder:
         return self._make(name, subject, (), days, force=force)
 
     def _make(self, name: str, subject: str, hosts: tuple[str, ...], days: int, *, force: bool) -> Made:
-        if _FILE_NAME.fullmatch(name) is None or name == "ca":
+        if _FILE_NAME.fullmatch(name) is None or name.lower() == "ca":  # one file where case is ignored
             raise InvalidConfig(f"{name!r} cannot be the name of a certificate file; use letters, digits and hyphens")
         path, given = self.path(name), subject or f"CN={name}"
         issuer = self._signer()

@@ -184,6 +184,8 @@ def test_a_data_directory():
     assert level(free_bytes=10**11, fd_limit=10**5) == []
     assert level(writable="Permission denied") == [ERROR]
     assert level(identity="it belongs to node 2") == [ERROR]
+    assert level(ignores_case=True) == [NOTE]
+    assert [level(mode=mode) for mode in (0o600, 0o640, 0o644, 0o777)] == [[], [], [WARNING], [WARNING]]
     assert level(free_bytes=10**9) == [WARNING]
     assert level(fd_limit=256) == [WARNING]
 
@@ -214,6 +216,7 @@ def test_a_data_directory_is_looked_at_by_its_properties_file(tmp_path: Path, mo
     new = directory_of(file)
     assert (new.path, new.writable, new.identity) == (f"{tmp_path}/data", "", "")
     assert new.free_bytes > 0
+    assert (new.ignores_case, new.mode) == (False, 0o600)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "orders-0").mkdir()
     assert "holds orders-0, but no meta.properties" in directory_of(file).identity
