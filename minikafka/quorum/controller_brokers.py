@@ -369,7 +369,8 @@ def _check_case(image: MetadataImage, node: NodeId) -> None:
         if other != name:
             raise InvalidRequest(
                 f"the file system of broker {node}'s data directory ignores case, so topics {other!r} and {name!r} "
-                "would share a folder; move log.dirs to a file system that distinguishes case, or delete one of them"
+                "would share a folder; move log.dirs to a file system that distinguishes case, or delete one of them "
+                "at another broker"
             )
 
 
