@@ -350,3 +350,24 @@ def test_a_renamed_file_is_still_named_durably_by_its_former_name():
         assert not disk.is_named("log", "log.swap")
 
     run(story)
+
+
+def test_a_disk_that_ignores_case_finds_a_name_in_any_case_and_keeps_it():
+    """As exFAT, NTFS and APFS do, also for folders on the way and for what is replaced, renamed or removed."""
+
+    async def story(sim: SimWorld) -> None:
+        sim.disk("n1").ignores_case = True
+        disk = sim.of("n1").disk
+        assert disk.ignores_case() is True
+        disk.open("Orders-0/Log").append([b"a"])
+        disk.open("orders-0/log").append([b"b"])
+        disk.replace_file("ORDERS-0/log.New", b"c")
+        await disk.publish("orders-0/LOG.new", b"d")
+        assert (disk.names(""), disk.names("ORDERS-0")) == (["Orders-0"], ["Log", "log.New"])
+        assert (disk.read_file("orders-0/LOG"), disk.read_file("orders-0/log.new")) == (b"ab", b"d")
+        disk.replace("orders-0", "Orders-0.abc-delete")
+        assert not disk.exists("Orders-0")
+        disk.remove("orders-0.ABC-delete/log")
+        assert disk.names("orders-0.abc-DELETE") == ["log.New"]
+
+    run(story)
