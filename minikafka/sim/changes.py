@@ -288,6 +288,7 @@ SENDS_EACH: Final = 8
 """Records for each partition that was added."""
 
 REFUSALS: Final = (
+    kafka.BrokerIdNotRegistered,
     kafka.ElectionNotNeeded,
     kafka.InvalidPartitions,
     kafka.InvalidReplicaAssignment,
