@@ -157,11 +157,14 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test that uses the system, before ``-m`` selects tests by their marks."""
+    if uses_system(item.nodeid) and not is_simulated(item):
+        item.add_marker("system")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use the system. In a worker, put all into the order of work; tests of a file stay in its order."""
-    for item in items:
-        if uses_system(item.nodeid) and not is_simulated(item):
-            item.add_marker("system")
+    """In a worker, put all tests into the order of work; tests of a file stay in its order."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (rank(item.nodeid), item.nodeid.partition("::")[0]))

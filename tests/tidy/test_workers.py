@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -160,3 +162,21 @@ def test_contracts_on_simulated_ports_do_not_use_the_system(request):
     assert '"simulated": SimulatedArm' in arms
     assert not is_simulated(request.node)
     assert request.node.get_closest_marker("system") is None
+
+
+def test_make_check_leaves_out_what_uses_the_system():
+    """The mark was set after pytest had selected by marks: ``-m "not system"`` left nothing out."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-m",
+        "not system",
+        "tests/contracts/test_network.py",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    nodes = [line for line in done.stdout.splitlines() if "::" in line]
+    assert nodes
+    assert all("[simulated" in node for node in nodes), nodes
