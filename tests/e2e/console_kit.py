@@ -89,6 +89,7 @@ def create(cluster: Reachable, topic: str, *, partitions: int = 1) -> str:
         try:
             call(cluster, "/v1/topics", wanted)
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

@@ -131,7 +131,8 @@ class Cluster:
             with urllib.request.urlopen(asked, timeout=PATIENCE_S, context=context) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+            with error:
+                return error.code, json.loads(error.read())
 
     async def stop(self) -> None:
         """All of them."""

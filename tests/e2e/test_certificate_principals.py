@@ -54,7 +54,8 @@ def answer(port: int, context: ssl.SSLContext, path: str, body: object = None) -
         with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        with error:
+            return error.code, json.load(error)
 
 
 def create_topic(port: int, made: Certificates, name: str, cert: Path | None = None) -> KafkaError | None:

@@ -60,7 +60,8 @@ class Cluster:
             with urllib.request.urlopen(sent, timeout=PATIENCE_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
-            return refused.code, json.load(refused)
+            with refused:
+                return refused.code, json.load(refused)
 
     def produce(self, node: NodeId, partition: int) -> tuple[int, str]:
         """Status and error of a record that a client produces through a broker."""

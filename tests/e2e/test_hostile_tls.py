@@ -195,7 +195,8 @@ def outcomes_without_a_principal(cluster: LocalCluster, file: str) -> tuple[int,
     context = client_context(cafile=str(cluster.certificates.ca), certfile=file)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"https://{cluster.bootstrap}/v1/cluster", timeout=PATIENCE_S, context=context)
-    detail = json.loads(caught.value.read())["detail"]
+    with caught.value as refused:
+        detail = json.load(refused)["detail"]
     kept = Kept()
     log = logging.getLogger("test.librdkafka")
     log.addHandler(kept)
@@ -204,7 +205,7 @@ def outcomes_without_a_principal(cluster: LocalCluster, file: str) -> tuple[int,
     end = time.monotonic() + PATIENCE_S
     while not kept.lines and time.monotonic() < end:
         producer.poll(0.1)
-    return caught.value.code, detail, kept.lines[0]
+    return refused.code, detail, kept.lines[0]
 
 
 async def test_a_certificate_without_a_principal_is_an_authentication_error(tmp_path: Path):

@@ -21,7 +21,8 @@ def readiness(cluster: LocalCluster) -> tuple[int, str]:
         with urllib.request.urlopen(f"{url_of(cluster)}/readyz") as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 def until_status(cluster: LocalCluster, status: int) -> str:

@@ -417,8 +417,9 @@ async def test_sasl_over_tls(tmp_path: Path) -> None:
         for path in ("/v1/cluster", "/rpc/Metadata"):
             with pytest.raises(urllib.error.HTTPError) as caught:
                 await asyncio.to_thread(partial(urllib.request.urlopen, context=context), f"https://{address}{path}")
-            assert caught.value.code == 401
-            message = caught.value.read()
+            with caught.value as refused:
+                assert refused.code == 401
+                message = refused.read()
             assert b"needs a login" in message
             assert b"Spark jobs" in message
 

@@ -193,8 +193,9 @@ async def test_https_serves_v1_and_its_own_pages_only(made, tmp_path):
         own = f"https://localhost:{port}"
         assert (await asyncio.to_thread(cluster_over_https, port, context, own))["brokers"]
         for foreign in (f"http://localhost:{port}", "https://evil.example"):
-            with pytest.raises(urllib.error.HTTPError, match="403"):
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
                 await asyncio.to_thread(cluster_over_https, port, context, foreign)
+            refused.value.close()
 
 
 async def test_plain_text_at_a_tls_port_is_closed_without_an_answer(made, tmp_path):

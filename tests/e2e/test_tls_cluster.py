@@ -201,8 +201,9 @@ def test_forwarded_faults_need_the_permission_of_the_client_that_set_them(
             assert answer.headers["Mk-Served-By"] == "2"
             return json.load(answer)
 
-    with pytest.raises(urllib.error.HTTPError, match="403"):
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         set_fault()
+    refused.value.close()
     allow(cluster, "tester", ResourceType.BROKER, "kafka-cluster", AclOperation.ALTER)
     since = cluster.events.mark
     assert set_fault()["broker"] == 2
@@ -290,7 +291,8 @@ def posted(cluster: LocalCluster, node: int, name: str, path: str, body: bytes, 
         with urllib.request.urlopen(asked_for, timeout=PATIENCE_S, context=context_of(cluster, name)) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as refused:
-        return refused.code, refused.read()
+        with refused:
+            return refused.code, refused.read()
 
 
 def test_a_client_cannot_act_as_another_principal(cluster: LocalCluster):

@@ -137,4 +137,5 @@ def test_curl_reads_transactions(cluster: LocalCluster):
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
             got(cluster, path)
-        assert (caught.value.code, json.load(caught.value)["error"]) == (404, error)
+        with caught.value as refused:
+            assert (refused.code, json.load(refused)["error"]) == (404, error)

@@ -200,7 +200,8 @@ def status_of(request: urllib.request.Request) -> int:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 async def test_a_frame_larger_than_the_queue_is_admitted_beside_small_requests():
