@@ -16,7 +16,11 @@ from minikafka.hosting.cluster_files import TemporaryFolder
 from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    # Python 3.12 and newer warn of a fork in a process with threads; up to 3.14 a filter cannot make it an error.
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"),
+]
 
 FORK = multiprocessing.get_context("fork")
 

@@ -508,8 +508,10 @@ if (child := os.fork()) == 0:
 os.waitpid(child, 0)
 print(cluster.data_dir, cluster.data_dir.exists())
 """
+    # Python 3.12 and newer warn of a fork in a process with threads, as a LocalCluster has.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     folder, exists = ended.stdout.split()
     assert (Path(folder).parent, exists) == (tmp_path, "True")
     assert (list(tmp_path.iterdir()), ended.stderr) == ([], "")
