@@ -116,7 +116,8 @@ OPTIMIZED := import ensurepip, os, sys, sysconfig; ok = sys.version_info >= (3, 
     (os.path.realpath(sys.executable).startswith("/usr/bin/") or \
     "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))); sys.exit(not ok)
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
-PYTHONS := python3.11 /usr/bin/python3.11 python3.12 /usr/bin/python3.12 python3.13 /usr/bin/python3.13 python3 /usr/bin/python3
+PYTHONS := python3.11 /usr/bin/python3.11 python3.12 /usr/bin/python3.12 python3.13 /usr/bin/python3.13 python3.14 /usr/bin/python3.14 \
+    python3 /usr/bin/python3
 
 # An environment keeps the Python that it was made with, so naming another one must not pass for running it.
 .PHONY: named-python
