@@ -48,6 +48,24 @@ async def until_ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def shielded(inner: asyncio.Future[T]) -> T:
+    """Return the result of ``inner``, which goes on if the caller is cancelled.
+
+    From Python 3.14 on ``asyncio.shield`` needs one more callback: a seed of the simulator would be another run there.
+    """
+    if not inner.done():
+        outer = inner.get_loop().create_future()
+
+        def ended(_: object) -> None:
+            if not outer.done():
+                outer.set_result(None)
+
+        inner.add_done_callback(ended)
+        outer.add_done_callback(lambda _: inner.remove_done_callback(ended))
+        await outer
+    return inner.result()
+
+
 class CancelScope:
     """A ``with`` block that others may end: what its task awaits there is cancelled, and the task goes on behind it.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError
 from minikafka.log.partition_log import PartitionLog
+from minikafka.tasks import shielded
 from minikafka.types import Offset, TopicPartition
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
@@ -51,7 +52,7 @@ class Flusher:
         while self.log.synced_end < min(end_offset, self.log.end_offset):
             if self._failed is not None:
                 raise KafkaStorageError(f"{self.partition}: {self._failed}", outcome="unknown")
-            await asyncio.shield(self.start(end_offset))
+            await shielded(self.start(end_offset))
 
     def start(self, end_offset: Offset | None = None) -> asyncio.Task[None]:
         """Sync everything below ``end_offset`` (default: the log's end), behind the sync that runs now, if one does.

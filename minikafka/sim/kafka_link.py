@@ -29,6 +29,7 @@ from minikafka.errors import InvalidRequest
 from minikafka.ports import World
 from minikafka.sim.network import NodeNetwork
 from minikafka.sim.world import Event, SimWorld
+from minikafka.tasks import shielded
 from minikafka.types import NO_NODE, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.schema import Field, api_named
@@ -95,7 +96,7 @@ class KafkaLink:
         timer = self._world.clock.now() + timeout_s
         try:
             async with asyncio.timeout_at(timer):
-                return await asyncio.shield(answer)
+                return await shielded(answer)
         except TimeoutError:
             self.close(f"{name} had no answer in {timeout_s:g} s")
             return None
