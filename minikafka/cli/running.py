@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import re
 import select
@@ -17,9 +18,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 import uvloop
@@ -107,6 +108,8 @@ class Failure(click.ClickException):
 
 
 SURROGATES = "surrogates not allowed"
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""Of the output, where an OSError names no file."""
 """What Python says of a text that has bytes of the command line which are not UTF-8."""
 
 
@@ -197,8 +200,12 @@ def errors_as_sentences() -> Any:
     except kafka.WorldError as error:
         raise Failure(_sentence(error, str(error))) from error
     except BrokenPipeError:
-        _leave_quietly()
+        # The reader of the output left (``| head``): nothing is wrong.
+        _drop_output()
+        raise click.exceptions.Exit(0) from None
     except OSError as error:
+        if error.filename is None and error.errno in OUTPUT_ERRORS:
+            _drop_output()
         raise Failure(_system_error_text(error)) from error
     except UnicodeEncodeError as error:
         if error.reason != SURROGATES:
@@ -225,16 +232,16 @@ def _system_error_text(error: OSError) -> str:
         return str(error)  # it has words of its own
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+    if error.errno in OUTPUT_ERRORS:
         return f"the output cannot be written: {error.strerror}"
     return error.strerror
 
 
-def _leave_quietly() -> NoReturn:
-    """The reader of our output left (``| head``): nothing is wrong. Python's last flush must not complain either."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    raise click.exceptions.Exit(0)
+def _drop_output() -> None:
+    """Discard what could not be written: Python's last flush must not fail, which would change the exit code to 120."""
+    with suppress(io.UnsupportedOperation):  # output that is captured in this process has no descriptor
+        output = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
