@@ -76,7 +76,7 @@ ROLE_LABEL: Final = "com.minikafka.role=broker"
 class Processes:
     """Processes of brokers by their ids."""
 
-    none_left: Final = "no broker was killed: no process of --pid runs (any more)"
+    none_left: Final = "no broker is left to kill: no process of --pid runs"
 
     def __init__(self, pids: Sequence[int]) -> None:
         """Raises Misuse for a process that is no broker."""
@@ -114,8 +114,8 @@ class Containers:
 
     def __init__(self, project: str) -> None:
         self.none_left: Final = (
-            f"no broker was killed: no running container has the labels {PROJECT_LABEL}={project} and {ROLE_LABEL}; "
-            "`docker compose up` starts some, and a broker of `minikafka up` is killed by its number: --pid"
+            f"no broker is left to kill: no running container has the labels {PROJECT_LABEL}={project} and "
+            f"{ROLE_LABEL}; `docker compose up` starts some. A broker of `minikafka up` is killed by its number: --pid"
         )
         self._filters = ("--filter", f"label={PROJECT_LABEL}={project}", "--filter", f"label={ROLE_LABEL}")
 

@@ -192,7 +192,7 @@ async def _ask_admin(admin: AdminClient, facts: checks.ClusterFacts) -> None:
 def directory_of(config: BrokerConfig) -> checks.DirectoryFacts:
     """What the data directory of a broker on this machine is like, by its settings."""
     folder = Path(config.log_dirs)
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker lets itself have as many as it may
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its soft limit to this
     there = folder if folder.exists() else next(each for each in folder.absolute().parents if each.exists())
     usage = os.statvfs(there)
     writable, ignores_case, mode = _tried(there)

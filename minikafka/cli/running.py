@@ -108,9 +108,10 @@ class Failure(click.ClickException):
 
 
 SURROGATES = "surrogates not allowed"
-OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
-"""Of the output, where an OSError names no file."""
 """What Python says of a text that has bytes of the command line which are not UTF-8."""
+
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""Errors of standard output, if an OSError names no file."""
 
 
 class Misuse(Failure):
@@ -239,7 +240,8 @@ def _system_error_text(error: OSError) -> str:
 
 def _drop_output() -> None:
     """Discard what could not be written: Python's last flush must not fail, which would change the exit code to 120."""
-    with suppress(io.UnsupportedOperation):  # output that is captured in this process has no descriptor
+    # Output that is captured in this process has no descriptor, and output that was closed at the start is None.
+    with suppress(io.UnsupportedOperation, AttributeError):
         output = sys.stdout.fileno()
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 

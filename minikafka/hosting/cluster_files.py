@@ -36,7 +36,7 @@ from javaproperties.writing import join_key_value
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address, NodeId, uuid_text
-from minikafka.world.system import hold_port, sync
+from minikafka.world.system import hold_port, sync, sync_folder
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
 """Linux's files in memory: a file is made thirty times as fast as on many disks, and a cluster begins with forty."""
@@ -481,8 +481,4 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
         raise
     # The names, too: that of the file, and those of the folders that were made for it.
     for folder in (path.parent, *(each.parent for each in missing)):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)

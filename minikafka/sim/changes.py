@@ -28,7 +28,7 @@ life is a record that nobody sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -48,7 +48,7 @@ from minikafka.sim.log_invariants import stored_batches
 from minikafka.sim.plan import Fault, Operation, Plan, fault_at
 from minikafka.sim.tenant_plans import GRANT, REVOKE, SECRETS, SET_PASSWORD, SET_QUOTA
 from minikafka.sim.workload import started
-from minikafka.types import NO_OFFSET, Offset, TopicPartition
+from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire.acls import CLUSTER_NAME, Acl, AclFilter, AclOperation, AclPermission, ResourceType
 from minikafka.wire.records import decode_batch
 
@@ -288,7 +288,6 @@ SENDS_EACH: Final = 8
 """Records for each partition that was added."""
 
 REFUSALS: Final = (
-    kafka.BrokerIdNotRegistered,
     kafka.ElectionNotNeeded,
     kafka.InvalidPartitions,
     kafka.InvalidReplicaAssignment,
@@ -308,6 +307,8 @@ class Changes:
         self._machine = machine
         self._send = send
         self._at_work: dict[str, Fault] = {}
+        self.departed: Container[NodeId] = ()
+        """Brokers that an operator has removed: their settings cannot be altered."""
         self._do: dict[str, Callable[[AdminClient, World, str], Awaitable[None]]] = {
             REASSIGN: self._reassign,
             ADD_PARTITIONS: self._add_partitions,
@@ -351,11 +352,18 @@ class Changes:
                 world.events(f"{fault.kind}_refused", target=fault.target, error=error.name)
                 break
             except kafka.ProtocolError as error:
+                if isinstance(error, kafka.BrokerIdNotRegistered) and self._is_of_departed(fault):
+                    world.events(f"{fault.kind}_refused", target=fault.target, error=error.name)
+                    break
                 world.events("change_waits", change=fault.kind, target=fault.target, error=error.name)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
         del self._at_work[machine]
+
+    def _is_of_departed(self, fault: Fault) -> bool:
+        broker = fault.target.partition(":")[0]
+        return fault.kind == ALTER_BROKER and broker.isdigit() and int(broker) in self.departed
 
     async def _reassign(self, admin: AdminClient, world: World, target: str) -> None:
         partition, _, brokers = target.partition("=")

@@ -195,6 +195,7 @@ class Run:
         self.sim_clients = SimClients(
             plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append, self.watch.report
         )
+        self.sim_clients.changes.departed = self.faults.gone
         self.departures = Departures(plan, self.cluster, self.faults, self.schedule.at, self.report.faults.append)
         watch_kafka_sessions(self.sim, self.watch.report)
         self._consumers = ConsumerWatch(self.sim, SimClients.consumers_of(plan), self.watch.report)

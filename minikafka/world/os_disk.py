@@ -28,7 +28,7 @@ from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
 from minikafka.world.events import folder_mode
 from minikafka.world.instruments import MachineFaults
-from minikafka.world.system import sync, sync_data
+from minikafka.world.system import sync, sync_data, sync_folder
 
 LOCK_NAME = ".lock"
 FILE_THREADS = 4
@@ -52,6 +52,9 @@ CAN_SEND_FILES = RWF_NOWAIT is not None
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """What a file system raises for a call that it does not have."""
+
+NOT_USABLE = frozenset({errno.EACCES, errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EPERM, errno.EROFS})
+"""Errors of a data directory that another folder, or other rights, would mend."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -139,7 +142,7 @@ class OsRegion:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno not in UNSUPPORTED:  # a file system in memory, for one, does not know the question
+            if error.errno not in UNSUPPORTED:  # a file system in memory, for one, has no RWF_NOWAIT
                 _fail(error, self._path)
         return True
 
@@ -293,10 +296,12 @@ class OsDisk:
 
     @contextmanager
     def _taking(self) -> Iterator[None]:
-        """DiskFailed, with what to do, where the directory as a whole cannot be used."""
+        """DiskFull, or DiskFailed with what to do, where the directory as a whole cannot be used."""
         try:
             yield
         except OSError as error:
+            if error.errno not in NOT_USABLE:
+                _fail(error, self._root)
             raise DiskFailed(
                 f"data directory {self._root} cannot be used: {in_words(error)}; log.dirs must name a folder that this "
                 "user may write to"
@@ -481,15 +486,7 @@ class OsDisk:
                 self._sync_one_folder(folder)
 
     def _sync_one_folder(self, folder: str) -> None:
-        descriptor = os.open(os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            sync(descriptor)
-        except OSError as error:
-            # Some file systems sync no folders: they make names durable by themselves, or have no promise to offer.
-            if error.errno != errno.EINVAL:
-                raise
-        finally:
-            os.close(descriptor)
+        sync_folder(os.path.join(self._root, folder))
 
     # ------------------------------------------------------------------------------------- the directory as a whole
 

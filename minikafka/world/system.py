@@ -24,9 +24,15 @@ PR_SET_PDEATHSIG: Final = 1
 """Of Linux's prctl(2)."""
 
 DESCRIPTORS_MAX: Final = 1 << 20
-"""What Linux allows at most (fs.nr_open) unless someone has changed it."""
+"""Linux's default of fs.nr_open, above which no limit can be set."""
 MACOS_DESCRIPTORS_MAX: Final = 10_240
-"""macOS's OPEN_MAX: it calls its limit infinite, and refuses to set more than this."""
+"""macOS's OPEN_MAX: its hard limit reads as infinite, and more than this may be refused."""
+
+NO_FULL_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY})
+"""Errors of a file system that has no F_FULLFSYNC, such as a network share."""
+
+PORT_TRIES: Final = 10
+"""How often any free port is drawn, where the lock of the drawn one may be taken."""
 
 PATH_BYTES_MAX: Final = 1024
 """PATH_MAX of macOS."""
@@ -43,26 +49,52 @@ def sync_data(descriptor: int) -> None:
 def sync(descriptor: int) -> None:
     """Make a file or a folder durable (fsync). Blocks; OSError."""
     if sys.platform == "darwin":
-        # There fsync leaves the bytes in the drive's own memory. As the JVM's FileChannel.force does.
+        # There fsync leaves the bytes in the drive's own memory.
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError:
-            os.fsync(descriptor)  # a share of a network, say, does not know the other; a broken disk fails again
+        except OSError as error:
+            # No second try after any other error: the kernel may have dropped the bytes, and fsync would succeed.
+            if error.errno not in NO_FULL_SYNC:
+                raise
+            os.fsync(descriptor)
     else:
         os.fsync(descriptor)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Make the names in a folder durable. Blocks; OSError.
+
+    Some file systems sync no folders (EINVAL): they make names durable by themselves, or promise nothing.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def hold_port(host: str, port: int) -> tuple[int, ExitStack]:
     """Hold a TCP port (0: any free one) for brokers: its number, and what lets it go. OSError (EADDRINUSE).
 
-    On Linux a socket is bound and never listens, so that a broker can listen there (SO_REUSEADDR) and nobody else gets
-    the port while it is down. Two sockets with SO_REUSEADDR can be bound to one port while neither listens, so another
-    holder is kept away by a lock: a Unix socket in the abstract namespace, which is the network's, as ports are.
+    On Linux a socket is bound and never listens, so that a broker can listen there (SO_REUSEADDR) and no other program
+    gets the port while it is down. Two sockets with SO_REUSEADDR can be bound to one port while neither listens, so
+    another holder is kept away by a lock: a Unix socket in the abstract namespace, which is the network's like ports.
 
-    macOS has no such namespace, and lets nobody listen where a socket is bound. There a locked file of the user keeps
-    other holders away, and nothing keeps away the rest while the broker is down.
+    macOS has no such namespace, and no socket can listen where another one is bound. There a locked file keeps the
+    user's other holders away; other programs can get the port while the broker is down.
     """
-    held = ExitStack()
+    for _ in range(PORT_TRIES if port == 0 else 1):
+        try:
+            return _held(host, port)
+        except OSError as error:
+            taken = error
+    raise taken
+
+
+def _held(host: str, port: int) -> tuple[int, ExitStack]:
     with ExitStack() as trying:
         bound = trying.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,17 +104,17 @@ def hold_port(host: str, port: int) -> tuple[int, ExitStack]:
             import tempfile  # noqa: PLC0415 - most commands hold no port
 
             path = Path(tempfile.gettempdir(), f"minikafka-port-{taken}.{os.geteuid()}")
-            held.enter_context(file := path.open("w", encoding="ascii"))
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            trying.callback(os.close, file)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                held.close()
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
+            bound.close()
         else:
             lock = trying.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             lock.bind(f"\0minikafka-port-{taken}")
-            held = trying.pop_all()
-    return taken, held
+        return taken, trying.pop_all()
 
 
 def has_no_reader(descriptor: int) -> bool:
@@ -90,7 +122,7 @@ def has_no_reader(descriptor: int) -> bool:
     output = select.poll()
     output.register(descriptor, select.POLLOUT)
     gone = select.POLLERR | select.POLLHUP
-    if sys.platform != "darwin":  # which says so of terminals
+    if sys.platform != "darwin":  # macOS reports POLLNVAL for terminals
         gone |= select.POLLNVAL
     return any(events & gone for _, events in output.poll(0))
 
@@ -119,7 +151,7 @@ def allow_descriptors() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
-            continue  # macOS says EINVAL to what it does not allow
+            continue  # macOS refuses more than it allows (EINVAL)
         return
 
 
@@ -130,10 +162,11 @@ def open_descriptors() -> Iterator[tuple[int, Path | None]]:
         number = int(entry.name)
         try:
             if sys.platform == "darwin":
-                path = fcntl.fcntl(number, fcntl.F_GETPATH, bytes(PATH_BYTES_MAX))
-                yield number, Path(os.fsdecode(path.rstrip(b"\0")))
+                name = fcntl.fcntl(number, fcntl.F_GETPATH, bytes(PATH_BYTES_MAX))
+                yield number, Path(os.fsdecode(name.rstrip(b"\0")))
             else:
-                yield number, entry.readlink()
+                path = entry.readlink()
+                yield number, path if path.is_absolute() else None  # "socket:[1234]"
         except OSError:
             yield number, None  # a socket on macOS, or the one that listed them, which is closed by now
 
@@ -163,5 +196,5 @@ def is_running(pid: int) -> bool:
 def _from_ps(column: str, pid: int) -> str:
     """What ps(1) says of a process; empty if there is none."""
     command = ["ps", "-ww", "-o", column, "-p", str(pid)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", check=False)  # noqa: S603
+    found = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
     return found.stdout.strip()

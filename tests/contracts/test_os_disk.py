@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from minikafka.errors import DiskFailed, DiskFull
+from minikafka.hosting.cluster_files import replace_file
 from minikafka.types import METADATA_PARTITION
 from minikafka.world import instruments
 from minikafka.world.instruments import MachineFaults
@@ -343,7 +344,9 @@ def test_a_file_system_that_ignores_case_is_recognized(
     assert disk.names("") == []
 
 
-async def test_a_file_system_that_syncs_no_folders_is_used(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+async def test_a_file_system_that_syncs_no_folders_is_used(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Some network shares answer EINVAL: no broker started there. Each other error is a failed disk."""
     disk.open("orders-0/log").close()
     numbers = [errno.EINVAL, errno.EIO]
@@ -356,6 +359,7 @@ async def test_a_file_system_that_syncs_no_folders_is_used(disk: OsDisk, monkeyp
     await disk.sync_folder("orders-0")
     await disk.publish("checkpoint", b"1")
     assert disk.read_file("checkpoint") == b"1"
+    replace_file(tmp_path / "cluster" / "broker.properties", b"node.id=1")
     numbers.pop(0)
     with pytest.raises(DiskFailed):
         await disk.sync_folder("orders-0")
@@ -375,6 +379,22 @@ def test_a_directory_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(DiskFailed, match=r"cannot be locked: No locks available; log\.dirs must be on a file system"):
+        disk.lock()
+
+
+def test_a_first_start_on_a_full_disk_says_that_it_is_full(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither other rights nor another folder are what is missing."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "makedirs", full)
+    with pytest.raises(DiskFull, match=f"{tmp_path}/full: No space left on device"):
+        OsDisk(str(tmp_path / "full"))
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(DiskFull):
         disk.lock()
 
 

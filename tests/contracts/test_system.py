@@ -6,8 +6,10 @@ import errno
 import fcntl
 import os
 import resource
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from minikafka.world.system import (
     MACOS_DESCRIPTORS_MAX,
     allow_descriptors,
     command_line,
+    hold_port,
     is_running,
     open_descriptors,
     sync,
@@ -60,9 +63,10 @@ def test_sync_of_a_share_on_macos(monkeypatch: pytest.MonkeyPatch):
     assert syncs.asked == [f"fcntl {FULL_SYNC}", "fsync"]
 
 
-def test_sync_that_fails_twice_on_macos(monkeypatch: pytest.MonkeyPatch):
-    """A broken disk is not taken for a share: its second failure is the caller's."""
-    Syncs(monkeypatch, full_sync_fails=errno.EIO, sync_fails=errno.EIO)
+@pytest.mark.parametrize("full_sync_fails, sync_fails", [(errno.EIO, 0), (errno.ENOTSUP, errno.EIO)])
+def test_sync_that_fails_on_macos(monkeypatch: pytest.MonkeyPatch, full_sync_fails: int, sync_fails: int):
+    """A broken disk is not taken for a share: an fsync behind its error would succeed, though bytes are lost."""
+    Syncs(monkeypatch, full_sync_fails, sync_fails)
     with pytest.raises(OSError, match="Input/output error"):
         sync_data(3)
 
@@ -95,10 +99,41 @@ def test_descriptors_are_allowed(monkeypatch: pytest.MonkeyPatch, soft: int, har
 
 
 def test_open_descriptors_have_paths(tmp_path: Path):
-    """A file has its path, a pipe has none that could be one, and the descriptor of the list itself is closed by now."""
-    with (tmp_path / "orders").open("wb") as file:
+    """A file has its path, and a socket has none."""
+    with (tmp_path / "orders").open("wb") as file, socket.socket() as other:
         found = dict(open_descriptors())
-        assert found[file.fileno()] == tmp_path / "orders"
+        assert (found[file.fileno()], found[other.fileno()]) == (tmp_path / "orders", None)
+
+
+def test_any_free_port_is_drawn_again_if_its_lock_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """macOS: a port is free again at once, so the next draw may be of a port that another cluster holds."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, held = hold_port("127.0.0.1", 0)
+    with held:
+        with pytest.raises(OSError, match="Address already in use"):
+            hold_port("127.0.0.1", first)
+        drawn = iter([first, first, 0])
+        bind = socket.socket.bind
+        monkeypatch.setattr(socket.socket, "bind", lambda bound, _: bind(bound, ("127.0.0.1", next(drawn))))
+        second, other = hold_port("127.0.0.1", 0)
+        other.close()
+        assert second != first
+
+
+def test_a_planted_link_is_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """macOS: another user may write to the folder of temporary files."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"tea")
+    with socket.socket() as drawn:
+        drawn.bind(("127.0.0.1", 0))
+        port = drawn.getsockname()[1]
+    (tmp_path / f"minikafka-port-{port}.{os.geteuid()}").symlink_to(mine)
+    with pytest.raises(OSError, match="symbolic links"):
+        hold_port("127.0.0.1", port)
+    assert mine.read_bytes() == b"tea"
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])

@@ -13,14 +13,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
-import psutil
 import pytest
+
+from minikafka.world.system import is_running
 
 pytestmark = [pytest.mark.e2e]
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
 MACOS = {"PYTHONPATH": str(ROOT / "tests/e2e/macos"), "MACOS_BEGINS": "1"}
 
 LINUX_ONLY = {"minikafka/chaos/machine.py", "minikafka/chaos/packet_delay.py"}
@@ -30,6 +34,7 @@ PARTITIONS = 100
 """Of three replicas: more descriptors than the 256 that a terminal of macOS gives."""
 
 
+@pytest.mark.slow
 def test_types_of_macos(tmp_path: Path):
     """typeshed knows which names of os, fcntl, socket and signal macOS has: mypy finds each that it has not."""
     command = [sys.executable, "-m", "mypy", "--platform=darwin", "--no-warn-unreachable", f"--cache-dir={tmp_path}"]
@@ -38,11 +43,21 @@ def test_types_of_macos(tmp_path: Path):
     assert {line.partition(":")[0] for line in errors} == LINUX_ONLY, found.stdout + found.stderr
 
 
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of ports stay where temporary files are."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def on_a_mac() -> dict[str, str]:
+    return {**os.environ, **MACOS}
+
+
 def on_macos(*command: str, given: str = "") -> str:
     """The output of a command of minikafka in a Python as on macOS."""
     found = subprocess.run(
         [sys.executable, "-m", "minikafka", *command],
-        input=given, capture_output=True, text=True, env={**os.environ, **MACOS}, timeout=120, check=False,
+        input=given, capture_output=True, text=True, env=on_a_mac(), timeout=120, check=False,
     )  # fmt: skip
     assert found.returncode == 0, (command, found.stdout, found.stderr)
     return found.stdout
@@ -54,7 +69,7 @@ def on_terminal(*command: str) -> str:
     try:
         found = subprocess.run(
             [sys.executable, "-m", "minikafka", *command],
-            stdin=subprocess.DEVNULL, stdout=theirs, env={**os.environ, **MACOS}, timeout=120, check=False,
+            stdin=subprocess.DEVNULL, stdout=theirs, env=on_a_mac(), timeout=120, check=False,
         )  # fmt: skip
         assert found.returncode == 0
     finally:
@@ -66,19 +81,22 @@ def on_terminal(*command: str) -> str:
 def with_reader_that_leaves(*command: str) -> int:
     """The exit code of a command that waits for more records after the first line's reader has left."""
     with subprocess.Popen(
-        [sys.executable, "-m", "minikafka", *command], stdout=subprocess.PIPE, env={**os.environ, **MACOS}
+        [sys.executable, "-m", "minikafka", *command], stdout=subprocess.PIPE, env=on_a_mac()
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"order ")
         process.stdout.close()
-        return process.wait(timeout=60)
+        try:
+            return process.wait(PATIENCE_S)
+        finally:
+            process.kill()
 
 
 @contextmanager
 def up(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """``minikafka up`` as on macOS: its bootstrap servers, and the pids of its brokers."""
     command = [sys.executable, "-m", "minikafka", "up", "--brokers", "3", "--base-port", "0", "--data-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **MACOS}) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=on_a_mac()) as process:
         assert process.stdout is not None
         lines: list[dict[str, Any]] = []
         try:
@@ -86,11 +104,21 @@ def up(folder: Path) -> Iterator[tuple[str, list[int]]]:
                 lines.append(json.loads(line))
                 if "ready" in lines[-1]:
                     break
+            assert lines, "the cluster has ended without a word"
+            assert "ready" in lines[-1], lines
             yield lines[-1]["bootstrap_servers"], [each["pid"] for each in lines[:-1]]
         finally:
             process.terminate()
             rest = process.stdout.read()
     assert process.returncode == 0, rest
+
+
+def until_ended(pids: list[int]) -> None:
+    """A process that is killed ends when its last sync does."""
+    deadline = monotonic() + PATIENCE_S
+    while any(map(is_running, pids)):
+        assert monotonic() < deadline
+        sleep(0.05)
 
 
 @pytest.mark.slow
@@ -107,11 +135,10 @@ def test_walk_through_macos(tmp_path: Path):
         )
         assert with_reader_that_leaves("consume", "orders", "--from-beginning", *cluster) == 0
         on_macos("chaos", "kill", "--pid", str(pids[0]))
-        assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE
+        until_ended(pids[:1])
         read = on_macos("consume", "orders", "--from-beginning", "--max-messages", str(PARTITIONS), *cluster)
         assert sorted(read.splitlines()) == sorted(lines.splitlines())
-    for pid in pids:
-        assert not psutil.pid_exists(pid)
+    until_ended(pids)
 
 
 LOCAL = f"""
@@ -130,7 +157,7 @@ with LocalCluster(brokers=3) as cluster:
     assert len(files()) > 256
     child = os.fork()
     if child == 0:
-        os._exit(len(files()))  # it has given up those of its parent's brokers
+        os._exit(bool(files()))  # it has given up those of its parent's brokers
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     cluster.kill(1)
     assert len(cluster.sync.consume("orders", {PARTITIONS})) == {PARTITIONS}
@@ -143,7 +170,7 @@ def test_local_cluster_on_macos():
         [sys.executable, "-c", LOCAL],
         capture_output=True,
         text=True,
-        env={**os.environ, **MACOS},
+        env=on_a_mac(),
         timeout=120,
         check=False,
     )

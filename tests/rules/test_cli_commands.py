@@ -39,6 +39,7 @@ from minikafka.cli import (
     quorum,
     quotas,
     reassign,
+    running,
     serve,
     sim,
     spark,
@@ -733,3 +734,9 @@ def test_command_that_restarts_a_broker_can_be_pasted(capsys: pytest.CaptureFixt
     up.JsonReport(None, Path("my data")).died(broker)  # type: ignore[arg-type]
     command = json.loads(capsys.readouterr().out)["restart"]
     assert shlex.split(command) == ["minikafka", "serve", "my data/broker-2/broker.properties"]
+
+
+def test_output_that_was_closed_at_the_start_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`minikafka topics list >&-`: Python has no stream then, and an error of a disk became a traceback."""
+    monkeypatch.setattr(sys, "stdout", None)
+    running._drop_output()

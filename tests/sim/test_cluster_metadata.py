@@ -82,7 +82,7 @@ def test_no_topic_is_created_where_that_is_switched_off() -> None:
         assert cluster.partition_names() == ()
 
 
-def test_a_producer_is_told_why_its_topic_cannot_be_created() -> None:
+def test_a_producer_gets_the_reason_why_its_topic_cannot_be_created() -> None:
     """Before, the name stayed unknown, and the producer asked again until its time was over."""
     with simulated() as cluster:
         client = Client(cluster)

@@ -36,7 +36,7 @@ ABSENT = {
     time: "CLOCK_BOOTTIME CLOCK_TAI pthread_getcpuclockid",
     errno: "EBADE EHWPOISON ENOTUNIQ EUCLEAN",
 }
-LINUX_ONLY = ("/proc", "/sys", "/dev/shm")
+LINUX_ONLY = ("/proc/", "/sys/", "/dev/shm/")
 F_FULLFSYNC, F_GETPATH = 51, 50
 OPEN_MAX, MAXFILES_PER_PROCESS = 10_240, 61_440
 INFINITE = (1 << 63) - 1
@@ -44,7 +44,7 @@ LISTEN = "0A"
 
 
 def is_of_linux(path):
-    return isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(LINUX_ONLY)
+    return isinstance(path, str | bytes | os.PathLike) and f"{os.fsdecode(path)}/".startswith(LINUX_ONLY)
 
 
 def not_found(function):
@@ -60,7 +60,7 @@ def not_found(function):
 
 
 def watch(event, arguments):
-    if event == "open" and is_of_linux(arguments[0]) and not arguments[0].startswith("/proc/net/tcp"):
+    if event == "open" and is_of_linux(arguments[0]) and not os.fsdecode(arguments[0]).startswith("/proc/net/tcp"):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
 
 
