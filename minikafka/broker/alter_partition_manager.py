@@ -19,10 +19,10 @@ from minikafka import errors as kafka
 from minikafka.broker.lifecycle import ControllerCall
 from minikafka.broker.purgatory import Purgatory
 from minikafka.config import BrokerConfig
-from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
+from minikafka.tasks import Flag
 from minikafka.types import Address, TopicId, TopicPartition
 from minikafka.wire import messages as m
 

@@ -40,14 +40,13 @@ from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.config import MIB, BrokerConfig, TopicConfig
-from minikafka.flag import Flag
 from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import INTERNAL, FrameConnection, FrameSession, Handler, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
-from minikafka.tasks import Tasks
+from minikafka.tasks import Flag, Tasks
 from minikafka.transactions.records import check_transactional_id
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition, uuid_text
 from minikafka.wire import messages as m

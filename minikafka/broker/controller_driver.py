@@ -41,7 +41,6 @@ from minikafka import errors as kafka
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.quorum_driver import METADATA_BATCH_BYTES_MAX
 from minikafka.config import BrokerConfig
-from minikafka.flag import Flag
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
@@ -53,6 +52,7 @@ from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import happenings
 from minikafka.rpc import call
+from minikafka.tasks import Flag
 from minikafka.types import NO_NODE, Address, Epoch, NodeId, Offset, TopicId, uuid_text
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m

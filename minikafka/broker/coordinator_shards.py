@@ -18,10 +18,10 @@ from minikafka.broker.coordinator_shard import C, CoordinatorShard
 from minikafka.config import BrokerConfig
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator, ProtocolError
-from minikafka.flag import Flag
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
+from minikafka.tasks import Flag
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic

@@ -13,10 +13,9 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.config import BrokerConfig
-from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.rpc import Patience, call
-from minikafka.tasks import CancelScope
+from minikafka.tasks import CancelScope, Flag
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire import messages as m
 

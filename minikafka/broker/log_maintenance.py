@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, KafkaStorageError
-from minikafka.flag import Flag
 from minikafka.log.cleaner import Cleaned
 from minikafka.log.compaction import MAP_ENTRY_SIZE, DirtyRange, dirtiest
 from minikafka.replication.leader import LeaderReplica
+from minikafka.tasks import Flag
 from minikafka.types import TopicPartition
 
 if TYPE_CHECKING:

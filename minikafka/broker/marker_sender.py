@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.errors import ProtocolError, WorldError
-from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.rpc import call
+from minikafka.tasks import Flag
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import MarkerId, is_commit
 from minikafka.types import NO_NODE, NodeId, TopicPartition

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.errors import InvalidTopic, LeaderNotAvailable, ProtocolError, UnknownTopicOrPartition
-from minikafka.flag import Flag
 from minikafka.ports import Events, RequestContext, World
 from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import decode, encode
+from minikafka.tasks import Flag
 from minikafka.types import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,

@@ -41,12 +41,11 @@ from minikafka.errors import (
     WorldError,
     error_name,
 )
-from minikafka.flag import Flag
 from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
 from minikafka.rpc import Patience, call
-from minikafka.tasks import CancelScope
+from minikafka.tasks import CancelScope, Flag
 from minikafka.types import Address, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 

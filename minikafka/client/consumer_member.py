@@ -15,9 +15,9 @@ from minikafka.client.base_member import BaseMember, MemberParts, Partitions
 from minikafka.client.group_offsets import Membership
 from minikafka.client.metadata import Update
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
-from minikafka.flag import Flag
 from minikafka.groups.consumer.member import ConsumerMember, Owned, Wishes
 from minikafka.groups.consumer.records import TopicIdPartition
+from minikafka.tasks import Flag
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import ConsumerGroupHeartbeatResponse
 from minikafka.wire.outcomes import error_in

@@ -15,9 +15,8 @@ from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, PartitionState, Positions
 from minikafka.client.routing import error_of_part
 from minikafka.client.settings import ConsumerConfig
-from minikafka.flag import Flag
 from minikafka.ports import World
-from minikafka.tasks import Tasks
+from minikafka.tasks import Flag, Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
 

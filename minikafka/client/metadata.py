@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 from minikafka import errors as kafka
 from minikafka.client.caller import Attempts, Backoff, Caller, WithoutController, no_controller
 from minikafka.client.settings import ClientConfig
-from minikafka.flag import Flag
 from minikafka.ports import Clock, World
-from minikafka.tasks import CancelScope, until_ended
+from minikafka.tasks import CancelScope, Flag, until_ended
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse, MetadataTopic, NodeEndpoint
 

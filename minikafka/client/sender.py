@@ -18,9 +18,8 @@ from minikafka.client.caller import Caller
 from minikafka.client.metadata import Metadata, Update
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
-from minikafka.flag import Flag
 from minikafka.ports import World
-from minikafka.tasks import Tasks
+from minikafka.tasks import Flag, Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.batch import FOLLOWS, PIPELINED, PLAIN

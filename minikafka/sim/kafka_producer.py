@@ -23,12 +23,12 @@ from typing import Any, Final
 
 from minikafka.check import Recorder, value_id
 from minikafka.errors import BY_CODE
-from minikafka.flag import Flag
 from minikafka.sim.kafka_link import KafkaCluster, KafkaLink, Report
 from minikafka.sim.kafka_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.sim.world import SimWorld
+from minikafka.tasks import Flag
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.records import BatchBuilder
 

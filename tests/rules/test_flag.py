@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minikafka.flag import Flag
 from minikafka.sim.world import SimWorld
+from minikafka.tasks import Flag
 
 
 def run(body: Callable[[SimWorld, Flag], Coroutine[Any, Any, None]]) -> SimWorld:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from minikafka.flag import Flag
+from minikafka.tasks import Flag
 from minikafka.wire.messages import AwaitStopRequest, AwaitStopResponse
 
 HELD_MS_MAX = 10_000
