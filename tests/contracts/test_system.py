@@ -140,9 +140,12 @@ def test_a_planted_link_is_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_processes_by_their_numbers(monkeypatch: pytest.MonkeyPatch, platform: str):
     """Arguments and state of one that runs, that has ended and waits for its parent, and of a number that nobody has."""
     monkeypatch.setattr(system.sys, "platform", platform)
-    with subprocess.Popen([sys.executable, "-c", "input()", "serve"], stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True);input()", "serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before it has begun, its arguments may be missing
         assert is_running(process.pid)
-        assert command_line(process.pid)[-2:] == ["input()", "serve"]
+        assert command_line(process.pid)[-2:] == command[-2:]
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not is_running(process.pid)
