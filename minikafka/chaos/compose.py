@@ -17,7 +17,7 @@ import asyncio
 import json
 import os
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -132,10 +132,23 @@ class Container:
         container = await inspect(self.name)
         network = container["NetworkSettings"]["Networks"].get(self._network, {})
         self.address, self.gateway = network.get("IPAddress", ""), network.get("Gateway", "") or self.gateway
-        prefix = ("nsenter", f"--target={container['State']['Pid']}", "--net")
+        prefix = _into(container)
         if self.rules is None or self.rules.prefix != prefix:
             self._forget_rules()
             self.rules = PacketRules(prefix)
+
+    async def rule(self, incoming: Sequence[Rule], outgoing: Sequence[Rule]) -> None:
+        """What becomes of packets from and to these addresses, if it runs. WorldError.
+
+        It may end meanwhile, by another fault that is just being made: then no packet arrives or leaves.
+        """
+        if not self.is_running or (rules := self.rules) is None:
+            return
+        try:
+            await asyncio.to_thread(rules.set, incoming, outgoing)
+        except WorldError:
+            if rules.prefix == _into(await inspect(self.name)):
+                raise
 
     def _forget_rules(self) -> None:
         if self.rules is not None:
@@ -171,8 +184,13 @@ class Container:
         self._forget_rules()
 
     async def freeze(self) -> None:
-        if self.is_running:
+        if not self.is_running:
+            return
+        try:
             await docker("pause", self.name)
+        except WorldError:
+            if (await inspect(self.name))["State"]["Running"]:
+                raise
 
     async def thaw(self) -> None:
         if self.is_running and (await inspect(self.name))["State"]["Paused"]:
@@ -378,8 +396,7 @@ class ComposeTarget:
                 elif node not in alone and not container.address:
                     await container.connect()
             for node, container in self._containers.items():
-                if container.is_running and container.rules is not None:
-                    await asyncio.to_thread(container.rules.set, *self._rules(node))
+                await container.rule(*self._rules(node))
 
     def _rules(self, node: NodeId) -> tuple[list[Rule], list[Rule]]:
         """(incoming, outgoing). A client has no namespace of ours: what is sent to it is stopped where it leaves."""
@@ -397,6 +414,11 @@ class ComposeTarget:
 
     def _address_of(self, end: End, seen_by: NodeId) -> str:
         return self._containers[seen_by].gateway if end == CLIENT_END else self._containers[end].address
+
+
+def _into(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """What runs a command in the network namespace of a container that was inspected."""
+    return ("nsenter", f"--target={container['State']['Pid']}", "--net")
 
 
 def _disconnects(hit: Hit) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.chaos import compose
+from minikafka.chaos import compose, machine
 from minikafka.chaos.compose import DATA, ComposeTarget
-from minikafka.chaos.machine import Filter
+from minikafka.chaos.machine import Filter, PacketRules
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import lacks
+from minikafka.errors import WorldError
 from minikafka.faults import CLIENT_END
 from minikafka.types import Address
 
@@ -109,6 +110,37 @@ async def test_a_command_of_the_engine_is_waited_for_after_ctrl_c(monkeypatch: p
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("process", [18290, 0, 18291], ids=["runs", "ended", "restarted"])
+async def test_a_container_that_ends_while_packets_are_ruled_is_no_error(
+    target: ComposeTarget, monkeypatch: pytest.MonkeyPatch, process: int
+):
+    """Stop n3, and a loss elsewhere a moment later: `docker wait` had not returned, and nsenter found no process."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(*command: str, **_: object) -> str:
+        asked.append(command)
+        if command[0] == "nsenter":
+            raise WorldError("nsenter: cannot open /proc/18290/ns/net: No such file or directory")
+        return json.dumps([{"State": {"Pid": process}}])
+
+    for module in (compose, machine):
+        monkeypatch.setattr(module, "run", run)
+    container = target._containers[3]
+    container.rules = PacketRules(("nsenter", "--target=18290", "--net"))
+    container._waiting = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    try:
+        target._hits = {1: hit("loss", (1, 3), share=0.5)}
+        if process == 18290:
+            with pytest.raises(WorldError, match="nsenter"):
+                await target._set_links()
+        else:
+            await target._set_links()
+    finally:
+        container._waiting.kill()
+        await container._waiting.wait()
+    assert [command[0] for command in asked] == ["nsenter", "docker"]
 
 
 def test_packets_are_ruled_where_they_arrive_or_leave_for_a_client(target: ComposeTarget):
