@@ -44,6 +44,8 @@ from tests.bench.measure import Row
 from tests.tidy.sources import ROOT
 
 PACKAGES = ("aiohttp", "uvloop", "msgpack")
+KAFKA, BARE = "kafka", "bare"
+"""``--only``: the parts whose names begin with the former, which are beside Apache Kafka; and all others."""
 
 
 def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
@@ -93,7 +95,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
 async def measure(only: str, *, quick: bool, done: list[Row]) -> None:
     """Run the chosen measurements one after the other, into ``done``; nothing else should run on the machine."""
     for name, work in plan(quick=quick).items():
-        if only in name:
+        if only in name or (only == BARE and not name.startswith(KAFKA)):
             began = time.perf_counter()
             sys.stderr.write(f"{name} ... ")
             sys.stderr.flush()
@@ -146,26 +148,29 @@ def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds: a first look")
-    parser.add_argument("--only", default="", help=f"only what has this in its name: {', '.join(plan(quick=True))}")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"only what has this in its name: {', '.join(plan(quick=True))}; {BARE}: all but those beside Kafka",
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument(
         "--write-docs",
         action="store_true",
         help="also keep the result as docs/bench.json, and make the documents' tables and the picture from it "
-        "(of a whole run, or of `--only kafka`)",
+        f"(of a whole run, of `--only {KAFKA}` or of `--only {BARE}`)",
     )
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a kept result: nothing is measured")
     given = parser.parse_args()
-    if given.write_docs and given.only not in ("", "kafka"):
-        parser.error("--write-docs needs a whole run, or --only kafka: the documents have one table for each")
+    if given.write_docs and given.only not in ("", KAFKA, BARE):
+        parser.error(f"--write-docs needs a whole run, --only {KAFKA} or --only {BARE}: the documents have a table for each")
     if given.source is None:
         exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
         result = run(only=given.only, quick=given.quick)
     else:
         result = json.loads(given.source.read_text(encoding="utf-8"))
     if given.write_docs:
-        is_kafka_part = not report.by_yardstick(result)[0]
-        report.write_documents(report.with_kafka_rows(report.kept(), result) if is_kafka_part else result)
+        report.write_documents(report.completed(result, report.kept(), is_bare=given.only == BARE))
     sys.stdout.write(json.dumps(result) + "\n" if given.output == "json" else report.show(result))
 
 

@@ -101,6 +101,13 @@ def with_kafka_rows(whole: Result, kafka_run: Result) -> Result:
     return {**whole, "rows": rows, "kafka_run": {name: kafka_run[name] for name in HEADER}}
 
 
+def completed(result: Result, kept: Result, *, is_bare: bool) -> Result:
+    """A result with the rows of ``kept`` that its run left out: those beside Kafka if ``is_bare``, or all others."""
+    if is_bare:
+        return with_kafka_rows(result, {**kept, **kept.get("kafka_run", {})})
+    return result if by_yardstick(result)[0] else with_kafka_rows(kept, result)
+
+
 def provenance(result: Result) -> str:
     """Where and how the figures were measured, as one sentence."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())

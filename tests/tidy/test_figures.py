@@ -15,6 +15,7 @@ from tests.bench.report import (
     PICTURE,
     README_KAFKA_ROWS,
     by_yardstick,
+    completed,
     kept,
     picture,
     show,
@@ -65,6 +66,19 @@ def test_a_later_run_beside_kafka_replaces_those_rows_and_says_where_it_was_meas
     section = text.partition(BEGIN.format(what="beside Kafka"))[2].partition(END)[0]
     assert "Commit abcdef0" in section
     assert f"Commit {kept()['commit']}" in text
+
+
+def test_a_later_run_of_the_other_rows_leaves_those_beside_kafka():
+    """`--only bare --write-docs`: with the rows beside Kafka stays where they were measured."""
+    row = Row("fetch", "MB/s", 10, 5, 2.0).as_json()
+    later = {name: value for name, value in kept().items() if name != "kafka_run"} | {"commit": "abcdef0", "rows": [row]}
+    merged = completed(later, kept(), is_bare=True)
+    assert by_yardstick(merged) == ([row], by_yardstick(kept())[1])
+    text = with_sections(DOCUMENTS[0].read_text(encoding="utf-8"), merged)
+    section = text.partition(BEGIN.format(what="beside Kafka"))[2].partition(END)[0]
+    assert "Commit abcdef0" in text.partition(BEGIN.format(what="all"))[2].partition(END)[0]
+    assert f"Commit {kept().get('kafka_run', kept())['commit']}" in section
+    assert completed(later, kept(), is_bare=False) == later  # a whole run on a machine without Kafka
 
 
 def test_rows_beside_kafka_have_tables_of_their_own():
