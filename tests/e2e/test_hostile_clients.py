@@ -181,7 +181,7 @@ def test_a_client_that_does_not_read_is_disconnected(door: str):
             with suppress(TimeoutError, ConnectionError):
                 for _ in range(3_000):
                     client.sendall(requests[door])
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while f"{host}:{client.getsockname()[1]}" in peers(cluster):
                 assert time.monotonic() < until, "it is still connected"
                 time.sleep(0.2)
