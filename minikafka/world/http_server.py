@@ -146,6 +146,12 @@ ALWAYS_ADMITTED_SIZE = 64 * KIB
 LARGE_BODY = 8 * KIB
 """A larger body of a plain request of another API than Produce is handled in a turn of its own (``large_turns.py``)."""
 
+MANY = 16
+"""Open connections beyond which responses that are known at once leave a turn of the loop later, with those to the
+requests that this turn reads: a broker and its clients then wake each other less often (docs/performance.md, "Responses
+of many connections"). Beside fewer connections they would seldom meet others, and would only be late.
+"""
+
 HURRY_S = 1.0
 """While frames wait for room, senders that have room and do not use it are closed this often."""
 
@@ -259,7 +265,7 @@ class HttpServer:
         self.room = RequestRoom(queued_max_bytes)
         """What large requests hold, and connections whose large frame waits."""
         self.unread = UnreadResponses(queued_max_bytes, idle_timeout_s)
-        self._to_flush: list[KafkaConnection] = []
+        self._to_flush: list[KafkaConnection | RpcConnection] = []
         """Connections with answers that are not written yet."""
         self._wakes = False
         self._hurries = False
@@ -465,7 +471,17 @@ class HttpServer:
         self.hurry_frames()
         asyncio.get_running_loop().call_later(HURRY_S, self._hurry)
 
-    def flush_soon(self, connection: KafkaConnection) -> None:
+    @property
+    def has_many_plain(self) -> bool:
+        """Return True if answers over HTTP wait for the next turn of the loop; see ``MANY``."""
+        return len(self._plain) > MANY
+
+    @property
+    def has_many_frames(self) -> bool:
+        """As ``has_many_plain``, over Kafka's protocol."""
+        return len(self._frames) > MANY
+
+    def flush_soon(self, connection: KafkaConnection | RpcConnection) -> None:
         """One callback for all connections with answers: each costs the loop more than a call."""
         if not self._to_flush:
             asyncio.get_running_loop().call_soon(self._flush)

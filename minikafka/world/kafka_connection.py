@@ -65,7 +65,7 @@ class KafkaConnection(SocketConnection):
         self._out: list[Buffer] = []
         """Answers of this turn of the loop."""
         self._flushes = False
-        """A flush is scheduled."""
+        """A flush is scheduled, or follows in this call."""
         self._is_paused_by_session = False
         self._waits_for_room = False
         self._is_closing = False
@@ -189,6 +189,9 @@ class KafkaConnection(SocketConnection):
     def _deliver(self) -> None:
         """Give frames to the session; what it has no room for waits until it resumes."""
         self._delivers = False
+        # Answers that are there when the frames of one read are handled leave together, and at once: see MANY.
+        flushes_here = not (self._flushes or self._host.has_many_frames)
+        self._flushes |= flushes_here
         for _ in range(FRAMES_PER_TURN):
             if self._is_closing:
                 self._frames.clear()
@@ -197,6 +200,10 @@ class KafkaConnection(SocketConnection):
             self._session.received(self._frames.popleft())
         else:
             self._deliver_soon()
+        if flushes_here:
+            self._flushes = False
+            if self._out:
+                self.flush()
         if self._frames or self._has_backlog:
             self._has_backlog = bool(self._frames)
             self._set_reading()

@@ -46,6 +46,9 @@ READ_SIZE = 4 * KIB
 # zeros before its first byte has come.
 BODY_SIZE_MAX = 8 * MIB
 
+OUT_MAX = 16
+"""Small answers of one connection that wait for the next turn of the loop."""
+
 # A peer's heads differ in the body's length only: most have been read before.
 HEADS_KEPT = 256
 
@@ -173,6 +176,8 @@ class RpcConnection(SocketConnection):
         self._owner = ""
         """The owner of these bytes (``request_room.py``)."""
         self._handling: asyncio.Task[None] | Parked | None = None
+        self._out: list[bytes] = []
+        """Small answers that leave with those of other connections."""
         self._is_full = False
         self._awaits_code = False
         """Nothing is read until the code is loaded that this connection needs."""
@@ -295,7 +300,7 @@ class RpcConnection(SocketConnection):
             self._quiet_since = self._loop.time()
             self._wait_for(head, held, answer)
             return
-        self._write(head, answer)
+        self._write(head, answer, may_wait=self._host.has_many_plain)
         self._host.release(self._owner, held)
         self._quiet_since = self._loop.time()
         if self._closes:
@@ -347,7 +352,7 @@ class RpcConnection(SocketConnection):
         elif not self._is_full:
             self._go_on()
 
-    def _write(self, head: Head, answer: Answer) -> None:
+    def _write(self, head: Head, answer: Answer, *, may_wait: bool = False) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return  # the client has left
@@ -358,10 +363,22 @@ class RpcConnection(SocketConnection):
             answer.content_type, size, self._host.http_date(), keeps_alive=not self._closes, status=answer.status
         )
         self.record.sent += len(head_bytes) + size
+        if may_wait and size < JOINED_SIZE and len(self._out) < OUT_MAX and not self._closes:
+            if not self._out:
+                self._host.flush_soon(self)
+            self._out.append(b"".join((head_bytes, *answer.buffers)))
+            return
+        self.flush()
         if size < JOINED_SIZE or self._outgoing is None:
             write_message(transport, head_bytes, answer.buffers, size)
         else:
             self._outgoing.write((head_bytes, *answer.buffers))
+
+    def flush(self) -> None:
+        """Write the answers that wait for this."""
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
 
     def _go_on(self) -> None:
         """Look at what came meanwhile."""
@@ -393,11 +410,13 @@ class RpcConnection(SocketConnection):
     def close(self) -> None:
         """After the answer that is under way."""
         self._closes = True
+        self.flush()
         if self._handling is None and self._outgoing is not None:
             self._outgoing.finish()
 
     def _let_go(self) -> None:
-        """No timers, no bytes held for a body that will not come."""
+        """No timers, no bytes held for a body that will not come, no answer kept back."""
+        self.flush()
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()

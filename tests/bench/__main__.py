@@ -163,7 +163,9 @@ def main() -> None:
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a kept result: nothing is measured")
     given = parser.parse_args()
     if given.write_docs and given.only not in ("", KAFKA, BARE):
-        parser.error(f"--write-docs needs a whole run, --only {KAFKA} or --only {BARE}: the documents have a table for each")
+        parser.error(
+            f"--write-docs needs a whole run, --only {KAFKA} or --only {BARE}: the documents have a table for each"
+        )
     if given.source is None:
         exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
         result = run(only=given.only, quick=given.quick)

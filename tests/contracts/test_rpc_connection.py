@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from random import Random
 
 import pytest
 import uvloop
@@ -20,7 +21,7 @@ from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
-from minikafka.world.rpc_connection import head_of
+from minikafka.world.rpc_connection import OUT_MAX, head_of
 
 ANY = Address("127.0.0.1", 0)
 PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
@@ -401,6 +402,54 @@ def test_requests_whose_handler_need_not_wait_are_answered_in_one_turn(play):
             assert await answer(reader) == (200, b"%04d" % number)
         assert set(tasks) <= {before - 1, before}
         assert plain(server) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("many", [0, http_server.MANY], ids=["many", "few"])
+def test_small_responses_that_are_known_at_once_wait_for_others_if_there_are_many_connections(
+    play, monkeypatch: pytest.MonkeyPatch, many: int
+):
+    """They keep their order with large ones, a limited number of them waits, and the last is written before the end."""
+    monkeypatch.setattr(http_server, "MANY", many)
+    sizes = Random(7).choices((1, 100, 900, 3_000), weights=(9, 9, 9, 1), k=400)
+
+    async def story(server: HttpServer, echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (connection,) = server._plain
+        waiting: list[int] = []
+
+        def handler(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+            waiting.append(len(connection._out))
+            assert (connection in server._to_flush) >= bool(connection._out)
+            return [body * int(body)]
+
+        server.handler = handler
+        writer.write(b"".join(PLAIN % (4, b"%04d" % size) for size in sizes))
+        writer.write(PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") % (4, b"0001"))
+        for size in [*sizes, 1]:
+            assert await answer(reader) == (200, b"%04d" % size * size)
+        assert await reader.read() == b""
+        assert max(waiting) == (OUT_MAX if many == 0 else 0)
+
+    play(story)
+
+
+def test_a_response_that_waits_for_others_is_written_before_its_server_closes(play, monkeypatch: pytest.MonkeyPatch):
+    """The server closes in the very turn in which the request was handled."""
+    monkeypatch.setattr(http_server, "MANY", 0)
+
+    async def story(server: HttpServer, echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        closing: list[asyncio.Future[None]] = []
+
+        def handler(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+            closing.append(asyncio.ensure_future(server.close()))
+            return [bytes(body)]
+
+        server.handler = handler
+        writer.write(PLAIN % (1, b"x"))
+        assert await answer(reader) == (200, b"x")
+        assert await reader.read() == b""
+        await closing[0]
 
     play(story)
 

@@ -50,7 +50,8 @@ class Host:
     first_request_timeout_s = idle_timeout_s = frame_timeout_s = 60.0
     request_max_bytes = 1 << 20
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_many_frames: bool = True) -> None:
+        self.has_many_frames = has_many_frames
         self.unread = UnreadResponses(1 << 20, self.idle_timeout_s)
         self.to_flush: list[KafkaConnection] = []
         self.transport = Transport()
@@ -100,6 +101,21 @@ async def test_answers_of_several_reads_in_one_turn_leave_in_one_write():
     host.connection.take_over(frame(10, b"d"))
     host.turn()
     assert host.transport.written[1:] == [frame(10, b"d")]
+    host.connection.connection_lost(None)
+
+
+async def test_answers_of_one_read_leave_at_once_where_few_connections_are_open():
+    """In one write; an answer that comes later waits for the end of its turn."""
+    host = Host(has_many_frames=False)
+    host.connection.take_over(frame(20, b"a") + frame(30, b"b"))
+    assert host.to_flush == []
+    assert host.transport.written == [frame(20, b"a") + frame(30, b"b")]
+    host.connection.send([frame(10, b"c")])
+    host.connection.take_over(frame(10, b"d"))
+    assert host.to_flush == [host.connection]
+    assert host.transport.written[1:] == []
+    host.turn()
+    assert host.transport.written[1:] == [frame(10, b"c") + frame(10, b"d")]
     host.connection.connection_lost(None)
 
 

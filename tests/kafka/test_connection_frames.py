@@ -44,6 +44,7 @@ class Host:
 
     first_request_timeout_s = idle_timeout_s = frame_timeout_s = 60.0
     request_max_bytes = 1 << 20
+    has_many_frames = False
 
     def __init__(self) -> None:
         self.unread = UnreadResponses(1 << 20, self.idle_timeout_s)

@@ -71,7 +71,10 @@ def test_a_later_run_beside_kafka_replaces_those_rows_and_says_where_it_was_meas
 def test_a_later_run_of_the_other_rows_leaves_those_beside_kafka():
     """`--only bare --write-docs`: with the rows beside Kafka stays where they were measured."""
     row = Row("fetch", "MB/s", 10, 5, 2.0).as_json()
-    later = {name: value for name, value in kept().items() if name != "kafka_run"} | {"commit": "abcdef0", "rows": [row]}
+    later = {name: value for name, value in kept().items() if name != "kafka_run"} | {
+        "commit": "abcdef0",
+        "rows": [row],
+    }
     merged = completed(later, kept(), is_bare=True)
     assert by_yardstick(merged) == ([row], by_yardstick(kept())[1])
     text = with_sections(DOCUMENTS[0].read_text(encoding="utf-8"), merged)
