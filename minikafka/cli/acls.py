@@ -257,16 +257,17 @@ async def decided(admin: AdminClient, caller: Caller, wanted: Sequence[Action]) 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-@command_group(
-    examples="""
-  minikafka acls add --allow-principal User:alice --producer --topic orders
-  minikafka acls add --allow-principal User:bob --consumer --topic orders --group billing
-  minikafka acls list --topic orders
-  minikafka acls explain --principal User:bob --consumer --topic orders --group billing
-  minikafka acls remove --allow-principal User:bob --topic orders""",
-)
+@command_group()
 def command() -> None:
-    """Access control lists: which principal may do what with topics, groups and the cluster."""
+    """Access control lists: which principal may do what with topics, groups and the cluster.
+
+    Examples:
+      minikafka acls add --allow-principal User:alice --producer --topic orders
+      minikafka acls add --allow-principal User:bob --consumer --topic orders --group billing
+      minikafka acls list --topic orders
+      minikafka acls explain --principal User:bob --consumer --topic orders --group billing
+      minikafka acls remove --allow-principal User:bob --topic orders
+    """
 
 
 def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Decorated]:
@@ -296,43 +297,44 @@ def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Deco
     )
 
 
-@command.command(
-    examples="""
-  minikafka acls add --allow-principal User:alice --operation Read --operation Describe --topic orders
-  minikafka acls add --allow-principal User:alice --producer --topic team-a. --resource-pattern-type prefixed
-  minikafka acls add --deny-principal 'User:*' --deny-host 10.0.0.7 --topic '*'
-
-Without --operation, --producer and --consumer, the ACLs are for all operations. --producer stands for Write,
-Create and Describe of the topics, and Write and Describe of the transactional ids; --consumer for Read and
-Describe of the topics, and Read of the groups."""
-)
+@command.command()
 @_common(PATTERNS, "literal")
 @click.option("--producer", is_flag=True, help="The operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="The operations that a consumer needs.")
 @click.option("--idempotent", is_flag=True, help="Add IdempotentWrite on the cluster to --producer.")
 @list_options
 def add(bootstrap: str, output: str, producer: bool, consumer: bool, idempotent: bool, **options: Any) -> None:
-    """Create ACLs: one for each combination of resource, principal, host and operation."""
+    """Create ACLs: one for each combination of resource, principal, host and operation.
+
+    Examples:
+      minikafka acls add --allow-principal User:alice --operation Read --operation Describe --topic orders
+      minikafka acls add --allow-principal User:alice --producer --topic team-a. --resource-pattern-type prefixed
+      minikafka acls add --deny-principal 'User:*' --deny-host 10.0.0.7 --topic '*'
+
+    Without --operation, --producer and --consumer, the ACLs are for all operations. --producer stands for Write,
+    Create and Describe of the topics, and Write and Describe of the transactional ids; --consumer for Read and
+    Describe of the topics, and Read of the groups.
+    """
     acls = acls_to_add(Chosen(**options), producer=producer, consumer=consumer, idempotent=idempotent)
     call_admin(bootstrap, lambda admin: admin.create_acls(acls))
     _draw(acls, output, "added")
 
 
-@command.command(
-    "list",
-    examples="""
-  minikafka acls list
-  minikafka acls list --topic orders --resource-pattern-type match
-  minikafka acls list --principal User:alice -o json
-
-With --resource-pattern-type match, all ACLs are listed that apply to the named resources, also those of prefixes
-and of *.""",
-)
+@command.command("list")
 @_common(PATTERN_FILTERS, "any")
 @repeatable("--principal", "principals", "Principal whose ACLs are listed", "TYPE:NAME")
 @list_options
 def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **options: Any) -> None:
-    """List the ACLs that match the options, or all."""
+    """List the ACLs that match the options, or all.
+
+    Examples:
+      minikafka acls list
+      minikafka acls list --topic orders --resource-pattern-type match
+      minikafka acls list --principal User:alice -o json
+
+    With --resource-pattern-type match, all ACLs are listed that apply to the named resources, also those of prefixes
+    and of *.
+    """
     wanted = filters(Chosen(**options), principals)
 
     async def described(admin: Any) -> list[Acl]:
@@ -341,17 +343,18 @@ def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **option
     _draw(list(dict.fromkeys(call_admin(bootstrap, described))), output, "")
 
 
-@command.command(
-    examples="""
-  minikafka acls remove --allow-principal User:alice --operation Read --topic orders
-  minikafka acls remove --topic orders
-  minikafka acls remove --all"""
-)
+@command.command()
 @_common(PATTERN_FILTERS, "literal")
 @click.option("--all", "everything", is_flag=True, help="Remove all ACLs of the cluster.")
 @list_options
 def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:
-    """Delete the ACLs that match the options, and print them."""
+    """Delete the ACLs that match the options, and print them.
+
+    Examples:
+      minikafka acls remove --allow-principal User:alice --operation Read --topic orders
+      minikafka acls remove --topic orders
+      minikafka acls remove --all
+    """
     chosen = Chosen(**options)
     is_narrow = chosen != Chosen(pattern=chosen.pattern)
     if everything == is_narrow:
@@ -360,15 +363,7 @@ def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> Non
     _draw(call_admin(bootstrap, lambda admin: admin.delete_acls(wanted)), output, "removed")
 
 
-@command.command(
-    examples="""
-  minikafka acls explain --principal User:alice --topic orders
-  minikafka acls explain --principal User:bob --consumer --topic orders --group billing
-  minikafka acls explain --principal User:bob --host 10.0.0.7 --operation Write --topic orders -o json
-
-Without --operation, --producer and --consumer, all operations of the named resources are explained. Names are those
-of single resources, never patterns. Brokers do not check requests at their own listeners in plain text."""
-)
+@command.command()
 @click.option("--principal", required=True, metavar="TYPE:NAME", help="Principal of the client, such as User:alice.")
 @click.option(
     "--host", default="", metavar="ADDRESS", help="IP address of the client (default: one that no ACL names)."
@@ -389,7 +384,16 @@ of single resources, never patterns. Brokers do not check requests at their own 
 def explain(
     bootstrap: str, output: str, principal: str, host: str, producer: bool, consumer: bool, **options: Any
 ) -> None:
-    """Say what a principal may do with resources, and which ACL or setting decides."""
+    """Say what a principal may do with resources, and which ACL or setting decides.
+
+    Examples:
+      minikafka acls explain --principal User:alice --topic orders
+      minikafka acls explain --principal User:bob --consumer --topic orders --group billing
+      minikafka acls explain --principal User:bob --host 10.0.0.7 --operation Write --topic orders -o json
+
+    Without --operation, --producer and --consumer, all operations of the named resources are explained. Names are those
+    of single resources, never patterns. Brokers do not check requests at their own listeners in plain text.
+    """
     if not all(principal.partition(":")):
         raise Misuse(f"--principal {principal} is not TYPE:NAME, such as User:{principal.strip(':')}")
     chosen, caller = Chosen(**options), Caller(principal, host)

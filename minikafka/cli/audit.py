@@ -65,21 +65,22 @@ def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-@lone_command(
-    examples="""
-  minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
-  minikafka audit orders.jsonl -b 127.0.0.1:9092
-  minikafka audit orders.jsonl --data-dir /tmp/mk     # brokers stopped; /tmp/mk/broker-1 and its siblings
-  minikafka audit ledgers/*.jsonl -b 127.0.0.1:9092
-
-Several ledgers are judged as one history: give those of all producers of a topic. Records of a producer whose
-ledger is missing count as records that nobody sent (phantom-read).
-Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early."""
-)
+@lone_command()
 @compared_options("A broker's data directory, or a folder with several (repeatable).")
 @output_option
 def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
-    """Compare acknowledgments (LEDGER...) with what the logs hold."""
+    """Compare acknowledgments (LEDGER...) with what the logs hold.
+
+    Examples:
+      minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
+      minikafka audit orders.jsonl -b 127.0.0.1:9092
+      minikafka audit orders.jsonl --data-dir /tmp/mk     # brokers stopped; /tmp/mk/broker-1 and its siblings
+      minikafka audit ledgers/*.jsonl -b 127.0.0.1:9092
+
+    Several ledgers are judged as one history: give those of all producers of a topic. Records of a producer whose
+    ledger is missing count as records that nobody sent (phantom-read).
+    Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early.
+    """
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     began = time.monotonic()

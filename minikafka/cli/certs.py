@@ -40,23 +40,20 @@ def _days_option(default: int) -> Callable[[Decorated], Decorated]:
     )
 
 
-@command_group(
-    examples="""
-  minikafka certs ca
-  minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
-  minikafka certs client billing
-
-Needs the package cryptography: pip install cryptography.""",
-)
+@command_group()
 def command() -> None:
-    """Make certificates for TLS: a CA, and what it signs for brokers and clients."""
+    """Make certificates for TLS: a CA, and what it signs for brokers and clients.
+
+    Examples:
+      minikafka certs ca
+      minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
+      minikafka certs client billing
+
+    Needs the package cryptography: pip install cryptography.
+    """
 
 
-@command.command(
-    examples="""
-  minikafka certs ca
-  minikafka certs ca --dir /etc/minikafka/tls --subject 'CN=kafka-ca,O=Example'"""
-)
+@command.command()
 @click.option("--subject", default="CN=minikafka CA", show_default=True, metavar="DN", help="Subject of the CA.")
 @_days_option(CA_DAYS)
 @DIR
@@ -66,15 +63,15 @@ def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
     """Make a CA: ca.pem, which clients trust, and ca.key, which signs.
 
     Keep ca.key away from brokers and clients: it can sign a certificate for each of their names.
+
+    Examples:
+      minikafka certs ca
+      minikafka certs ca --dir /etc/minikafka/tls --subject 'CN=kafka-ca,O=Example'
     """
     _show(certificate_folder(folder).make_ca(subject, days=days, force=force), output)
 
 
-@command.command(
-    examples="""
-  minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
-  minikafka certs broker broker-1 --host localhost --host 127.0.0.1 --force"""
-)
+@command.command()
 @click.argument("name")
 @repeatable(
     "--host",
@@ -89,16 +86,17 @@ def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
 @FORCE
 @output_option
 def broker(name: str, hosts: tuple[str, ...], subject: str, days: int, folder: Path, force: bool, output: str) -> None:
-    """Make NAME.pem for a broker's ssl.keystore.location: its private key, then its certificate."""
+    """Make NAME.pem for a broker's ssl.keystore.location: its private key, then its certificate.
+
+    Examples:
+      minikafka certs broker broker-1 --host kafka-1.example.com --host 10.0.0.1
+      minikafka certs broker broker-1 --host localhost --host 127.0.0.1 --force
+    """
     made = certificate_folder(folder).make_broker(name, hosts, subject=subject, days=days, force=force)
     _show(made, output)
 
 
-@command.command(
-    examples="""
-  minikafka certs client billing
-  minikafka certs client audit --subject 'CN=audit,OU=finance,O=Example'"""
-)
+@command.command()
 @click.argument("name")
 @SUBJECT
 @_days_option(DAYS)
@@ -106,7 +104,12 @@ def broker(name: str, hosts: tuple[str, ...], subject: str, days: int, folder: P
 @FORCE
 @output_option
 def client(name: str, subject: str, days: int, folder: Path, force: bool, output: str) -> None:
-    """Make NAME.pem for a client: its private key, then its certificate, whose subject is the principal."""
+    """Make NAME.pem for a client: its private key, then its certificate, whose subject is the principal.
+
+    Examples:
+      minikafka certs client billing
+      minikafka certs client audit --subject 'CN=audit,OU=finance,O=Example'
+    """
     _show(certificate_folder(folder).make_client(name, subject=subject, days=days, force=force), output)
 
 

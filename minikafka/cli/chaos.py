@@ -142,15 +142,7 @@ class Containers:
 Victims: TypeAlias = Processes | Containers
 
 
-@lone_command(
-    "kill",
-    examples="""
-  minikafka chaos kill --random --interval 30s
-  minikafka chaos kill --compose mine --down 10s
-  minikafka chaos kill --pid 4711 --pid 4712 --pid 4713 --random --interval 1m --count 2
-
-Without --interval one broker is killed, once. Containers are started again after --down; processes are not.""",
-)
+@lone_command("kill")
 @click.option("--pid", "pids", type=click.IntRange(min=2), multiple=True, help="Process id of a broker (repeatable).")
 @click.option("--compose", "project", metavar="PROJECT", help="The brokers of a compose project.  [minikafka]")
 @click.option("--random", "is_random", is_flag=True, help="Choose each broker at random (default: in turn).")
@@ -167,7 +159,15 @@ def kill_command(
     count: int | None,
     seed: int | None,
 ) -> None:
-    """Kill one broker, or one every --interval, with SIGKILL."""
+    """Kill one broker, or one every --interval, with SIGKILL.
+
+    Examples:
+      minikafka chaos kill --random --interval 30s
+      minikafka chaos kill --compose mine --down 10s
+      minikafka chaos kill --pid 4711 --pid 4712 --pid 4713 --random --interval 1m --count 2
+
+    Without --interval one broker is killed, once. Containers are started again after --down; processes are not.
+    """
     if pids and project is not None:
         raise click.UsageError("give --pid (several, if you like), or --compose PROJECT, not both")
     victims: Victims = Processes(pids) if pids else Containers(project or PROJECT)
@@ -200,27 +200,28 @@ JOURNALS: Final = ("journal.jsonl", "broker-*/journal.jsonl", "plan.json")
 """What the replay page is made of: one journal of all brokers' processes, one of each host or container, a plan."""
 
 
-@command_group(
-    examples="""
-  minikafka chaos list
-  minikafka chaos run zombie-leader
-  minikafka chaos run storm --duration 10m -o json
-  minikafka chaos kill --random --interval 30s""",
-)
+@command_group()
 def command() -> None:
-    """Hurt a cluster under load, by a scenario or at random, and judge what came of it."""
+    """Hurt a cluster under load, by a scenario or at random, and judge what came of it.
+
+    Examples:
+      minikafka chaos list
+      minikafka chaos run zombie-leader
+      minikafka chaos run storm --duration 10m -o json
+      minikafka chaos kill --random --interval 30s
+    """
 
 
-@command.command(
-    "list",
-    examples="""
-  minikafka chaos list
-  minikafka chaos list mine.toml -o json""",
-)
+@command.command("list")
 @click.argument("files", nargs=-1, type=EXISTING_FILE)
 @list_output_option
 def list_command(files: tuple[Path, ...], output: str) -> None:
-    """Show the scenarios of the library (or of FILES), what each teaches, and where it can be played."""
+    """Show the scenarios of the library (or of FILES), what each teaches, and where it can be played.
+
+    Examples:
+      minikafka chaos list
+      minikafka chaos list mine.toml -o json
+    """
     scenarios = [read(path) for path in files or library()]
     rows = [
         {
@@ -247,17 +248,7 @@ def _print_narrow(rows: Sequence[tuple[str, ...]], width: int) -> None:
             click.echo(line)
 
 
-@command.command(
-    "run",
-    examples="""
-  minikafka chaos run kill-loop
-  minikafka chaos run zombie-leader --target simulator --seed 7
-  minikafka chaos run storm --duration 10m --keep /tmp/storm
-  minikafka chaos run mine.toml -o json
-
-Exit code 0: clean, no promise was broken (losses that the scenario's settings allow are named); 1: damaged;
-2: the file is wrong, or the target cannot make one of its faults; 130: interrupted.""",
-)
+@command.command("run")
 @click.argument("scenario")
 @click.option(
     "--target",
@@ -291,7 +282,17 @@ def run_command(
     keep: Path | None,
     output: str,
 ) -> None:
-    """Play SCENARIO, a name of the library or a file, under load; tell what came of it."""
+    """Play SCENARIO, a name of the library or a file, under load; tell what came of it.
+
+    Examples:
+      minikafka chaos run kill-loop
+      minikafka chaos run zombie-leader --target simulator --seed 7
+      minikafka chaos run storm --duration 10m --keep /tmp/storm
+      minikafka chaos run mine.toml -o json
+
+    Exit code 0: clean, no promise was broken (losses that the scenario's settings allow are named); 1: damaged;
+    2: the file is wrong, or the target cannot make one of its faults; 130: interrupted.
+    """
     chosen = read(find(scenario))
     if protocol is not None:
         chosen = replace(chosen, cluster=replace(chosen.cluster, security_protocol=protocol))

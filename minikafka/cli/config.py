@@ -41,29 +41,22 @@ if TYPE_CHECKING:
 DYNAMIC = frozenset({a.DYNAMIC_TOPIC, a.DYNAMIC_BROKER, a.DYNAMIC_DEFAULT_BROKER})
 
 
-@command_group(
-    examples="""
-  minikafka config show configs/broker.properties
-  minikafka config describe --topic orders
-  minikafka config alter --topic orders --set retention.ms=3600000 --delete segment.bytes
-  minikafka config alter --all-brokers --set log.retention.ms=3600000""",
-)
+@command_group()
 def command() -> None:
-    """Look at settings and where they come from; alter them while the cluster runs."""
+    """Look at settings and where they come from; alter them while the cluster runs.
+
+    Examples:
+      minikafka config show configs/broker.properties
+      minikafka config describe --topic orders
+      minikafka config alter --topic orders --set retention.ms=3600000 --delete segment.bytes
+      minikafka config alter --all-brokers --set log.retention.ms=3600000
+    """
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka config show
-  minikafka config show configs/broker.properties --config log.retention.ms=3600000
-  KAFKA_LOG_DIRS=/var/lib/minikafka minikafka config show configs/broker.properties --changed
-  minikafka config show configs/broker.properties -o json
-
-Nothing is started and nobody is asked: it is what `minikafka serve` would run with."""
-)
+@command.command()
 @click.argument("file", required=False, type=EXISTING_FILE)
 @config_option
 @click.option("--changed", is_flag=True, help="Show only settings that differ from their defaults.")
@@ -72,6 +65,14 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
     """Show every setting of a broker that FILE, the environment and --config give, and where each comes from.
 
     The later one wins: default, FILE, KAFKA_ variables, MK_ variables, --config.
+
+    Examples:
+      minikafka config show
+      minikafka config show configs/broker.properties --config log.retention.ms=3600000
+      KAFKA_LOG_DIRS=/var/lib/minikafka minikafka config show configs/broker.properties --changed
+      minikafka config show configs/broker.properties -o json
+
+    Nothing is started and nobody is asked: it is what `minikafka serve` would run with.
     """
     parsed = broker_settings(file, os.environ, config)
     values, defaults = to_settings(parsed.config), to_settings(BrokerConfig())
@@ -102,19 +103,20 @@ _resource_options = together(
 )
 
 
-@command.command(
-    examples="""
-  minikafka config describe --topic orders
-  minikafka config describe --topic orders --all
-  minikafka config describe --broker 1 --all -o json
-  minikafka config describe --all-brokers -o kafka"""
-)
+@command.command()
 @_resource_options
 @click.option("--all", "everything", is_flag=True, help="Show all settings, also those that were not altered.")
 @kafka_list_options
 @watch_option
 def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose: Any) -> None:
-    """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
+    """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what.
+
+    Examples:
+      minikafka config describe --topic orders
+      minikafka config describe --topic orders --all
+      minikafka config describe --broker 1 --all -o json
+      minikafka config describe --all-brokers -o kafka
+    """
     resource = _resource(**whose)
 
     async def described(admin: AdminClient) -> a.DescribedConfigs:
@@ -173,13 +175,7 @@ def _to_json(each: a.DescribedConfig) -> Mapping[str, Any]:
 # ---- alter -----------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka config alter --topic orders --set retention.ms=3600000 --set segment.bytes=1048576
-  minikafka config alter --topic orders --delete retention.ms
-  minikafka config alter --all-brokers --set min.insync.replicas=2
-  minikafka config alter --broker 2 --set log.retention.ms=3600000 --dry-run"""
-)
+@command.command()
 @_resource_options
 @repeatable("--set", "sets", "Set a setting to a value", "KEY=VALUE")
 @repeatable("--delete", "deletes", "Reset a setting to its default", "KEY")
@@ -200,6 +196,12 @@ def alter(
     """Alter settings of a topic, of one broker or of all, without a restart.
 
     Returns when every broker that can be reached uses them. What cannot be changed so is refused with the reason.
+
+    Examples:
+      minikafka config alter --topic orders --set retention.ms=3600000 --set segment.bytes=1048576
+      minikafka config alter --topic orders --delete retention.ms
+      minikafka config alter --all-brokers --set min.insync.replicas=2
+      minikafka config alter --broker 2 --set log.retention.ms=3600000 --dry-run
     """
     changes: dict[str, str | ConfigChange | None] = dict(parse_flags(sets, "--set"))
     others: list[tuple[str, ConfigChange | None]] = [(name, None) for name in deletes]

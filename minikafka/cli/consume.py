@@ -41,6 +41,7 @@ from minikafka.cli.formats import (
 from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     INTERRUPTED,
+    KEPT_LINES,
     Signals,
     check_reachable,
     first_of,
@@ -129,28 +130,8 @@ Printer = Callable[[ConsumerRecord], bytes]
 
 
 @lone_command(
-    examples="""
-  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
-  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
-  minikafka consume orders -b 127.0.0.1:9092
-  minikafka consume orders --partition 2 --offset 41 --max-records 1
-  minikafka consume orders --offset -10 --exit-at-end
-  minikafka consume orders --offset 2026-11-21T08:00Z --timeout-ms 5000
-  minikafka consume orders --group billing --assignor cooperative-sticky --from-beginning -o json
-  minikafka consume orders --isolation-level read_committed --from-beginning --exit-at-end
-
-\b
-Letters of a format (kcat's):
-"""
-    + "".join(f"  %{letter}  {meaning}\n" for letter, (_, meaning) in LETTERS.items())
-    + """
-JSON: one object a line, {"topic","partition","offset","timestamp","key","value","headers"}; bytes that are not UTF-8
-come as key_b64 and value_b64.
-
-On a terminal, control characters in keys, values and headers are shown as \\x1b; --raw prints them as they are.
-Output into a pipe or a file is never changed.
-
-Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C or SIGTERM, else 1 or 2."""
+    epilog=f"{KEPT_LINES}Letters of a format (kcat's):\n"
+    + "\n".join(f"  %{letter}  {meaning}" for letter, (_, meaning) in LETTERS.items())
 )
 @topic_argument
 @bootstrap_option
@@ -235,7 +216,26 @@ def command(
     ledger: Path | None,
     output: str | None,
 ) -> None:
-    """Print the records of TOPIC, as they come."""
+    r"""Print the records of TOPIC, as they come.
+
+    Examples:
+      minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\n'
+      minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
+      minikafka consume orders -b 127.0.0.1:9092
+      minikafka consume orders --partition 2 --offset 41 --max-records 1
+      minikafka consume orders --offset -10 --exit-at-end
+      minikafka consume orders --offset 2026-11-21T08:00Z --timeout-ms 5000
+      minikafka consume orders --group billing --assignor cooperative-sticky --from-beginning -o json
+      minikafka consume orders --isolation-level read_committed --from-beginning --exit-at-end
+
+    JSON: one object a line, {"topic","partition","offset","timestamp","key","value","headers"}; bytes that are not
+    UTF-8 come as key_b64 and value_b64.
+
+    On a terminal, control characters in keys, values and headers are shown as \x1b; --raw prints them as they are.
+    Output into a pipe or a file is never changed.
+
+    Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C or SIGTERM, else 1 or 2.
+    """
     if format_ is not None and output is not None:
         raise click.UsageError("-f and -o are two ways to say the same: keep one of them")
     if start is not None and from_beginning:

@@ -180,16 +180,7 @@ SETTINGS = {
 }
 
 
-@lone_command(
-    examples="""
-  minikafka demo                      # all 336,776 flights
-  minikafka demo --fast               # 20,000 of them, for CI
-  minikafka demo --no-spark           # without the Spark job at the end
-  minikafka demo --data-dir /tmp/mk   # keep logs, history.jsonl and verdict.json
-
-Exit code 0: every acknowledged flight was read back exactly once and in order, and the three replicas are
-equal byte by byte below their high watermarks, and Spark's aggregation of the topic is the data set's own."""
-)
+@lone_command()
 @click.option("--no-spark", is_flag=True, help="Leave out the Spark job over the flights.")
 @click.option("--fast", is_flag=True, help=f"Only the first {FAST_COUNT:,} flights.")
 @click.option(
@@ -199,7 +190,17 @@ equal byte by byte below their high watermarks, and Spark's aggregation of the t
     help="Keep everything here.  [a temporary directory, removed if all is well]",
 )
 def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:
-    """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost."""
+    """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost.
+
+    Examples:
+      minikafka demo                      # all 336,776 flights
+      minikafka demo --fast               # 20,000 of them, for CI
+      minikafka demo --no-spark           # without the Spark job at the end
+      minikafka demo --data-dir /tmp/mk   # keep logs, history.jsonl and verdict.json
+
+    Exit code 0: every acknowledged flight was read back exactly once and in order, and the three replicas are
+    equal byte by byte below their high watermarks, and Spark's aggregation of the topic is the data set's own.
+    """
     if data_dir is not None and (data_dir / "history.jsonl").exists():
         raise InvalidConfig(f"{data_dir} holds an earlier run: choose another directory")
     folder = data_dir or Path(tempfile.mkdtemp(prefix="minikafka-demo-"))

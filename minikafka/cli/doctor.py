@@ -240,26 +240,27 @@ def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
 ORDER = {checks.ERROR: 0, checks.WARNING: 1, checks.NOTE: 2}
 
 
-@lone_command(
-    examples="""
-  minikafka doctor -b 127.0.0.1:9092
-  minikafka doctor /tmp/mk/broker-1/broker.properties
-  minikafka doctor --strict -o json
-
-Looks at: every advertised address (is it the right broker that answers?), readiness, disk space, file
-descriptors, clocks, versions, settings that brokers must agree on, the quorum, partitions without a leader,
-below min.insync.replicas or one loss away from it; and at security: listeners beyond loopback, certificates, super
-users, ACLs, users. With FILE also: the data directory and the certificates of a broker on this machine (space,
-permission, whose it is, host names, expiry), whether it runs or not.
-
-Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 called wrongly."""
-)
+@lone_command()
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=EXISTING_FILE)
 @click.option("--offline", is_flag=True, help="Examine only FILE ..., without a request to a broker.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for warnings.")
 @list_options
 def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:
-    """Look for what is wrong with a cluster; say what to do."""
+    """Look for what is wrong with a cluster; say what to do.
+
+    Examples:
+      minikafka doctor -b 127.0.0.1:9092
+      minikafka doctor /tmp/mk/broker-1/broker.properties
+      minikafka doctor --strict -o json
+
+    Looks at: every advertised address (is it the right broker that answers?), readiness, disk space, file
+    descriptors, clocks, versions, settings that brokers must agree on, the quorum, partitions without a leader,
+    below min.insync.replicas or one loss away from it; and at security: listeners beyond loopback, certificates, super
+    users, ACLs, users. With FILE also: the data directory and the certificates of a broker on this machine (space,
+    permission, whose it is, host names, expiry), whether it runs or not.
+
+    Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 called wrongly.
+    """
     if offline and not files:
         raise Misuse("--offline looks at files: name a broker's properties")
     found: list[Finding] = []

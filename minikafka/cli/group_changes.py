@@ -73,16 +73,17 @@ async def partitions_named(admin: AdminClient, text: str) -> list[TopicPartition
     return [TopicPartition(topic, number) for number in wanted]
 
 
-@lone_command(
-    examples="""
-  minikafka groups delete billing
-  minikafka groups delete --all-groups"""
-)
+@lone_command()
 @click.argument("group", nargs=-1)
 @all_groups_option
 @kafka_list_options
 def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str) -> None:
-    """Delete groups without members, with all that they committed; the others are reported, and stay."""
+    """Delete groups without members, with all that they committed; the others are reported, and stay.
+
+    Examples:
+      minikafka groups delete billing
+      minikafka groups delete --all-groups
+    """
     check_choice(group, all_groups=all_groups)
 
     async def work(admin: AdminClient) -> tuple[list[str], dict[str, ProtocolError]]:
@@ -112,12 +113,7 @@ def _why(group: str, error: ProtocolError) -> str:
     return f"{error.name}: {error.message}{maybe}"
 
 
-@lone_command(
-    name="delete-offsets",
-    examples="""
-  minikafka groups delete-offsets billing --topic orders
-  minikafka groups delete-offsets billing --topic orders:0,2 --topic refunds""",
-)
+@lone_command(name="delete-offsets")
 @click.argument("group")
 @repeatable(
     "--topic",
@@ -128,7 +124,12 @@ def _why(group: str, error: ProtocolError) -> str:
 )
 @kafka_list_options
 def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: str) -> None:
-    """Forget what GROUP has committed for topics that none of its members reads."""
+    """Forget what GROUP has committed for topics that none of its members reads.
+
+    Examples:
+      minikafka groups delete-offsets billing --topic orders
+      minikafka groups delete-offsets billing --topic orders:0,2 --topic refunds
+    """
 
     async def work(admin: AdminClient) -> list[TopicPartition]:
         partitions = [each for topic in topics for each in await partitions_named(admin, topic)]
@@ -151,16 +152,7 @@ Resets = dict[str, dict[TopicPartition, Offset]]
 """By group: where it goes on."""
 
 
-@lone_command(
-    name="reset-offsets",
-    examples="""
-  minikafka groups reset-offsets billing --topic orders --to-earliest
-  minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
-  minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute
-  minikafka groups reset-offsets --all-groups --all-topics --to-latest
-  minikafka groups reset-offsets billing --all-topics --to-current --export > billing.csv
-  minikafka groups reset-offsets billing --from-file billing.csv --execute""",
-)
+@lone_command(name="reset-offsets")
 @group_or_all
 @repeatable("--topic", "topics", "Topic, or some of its partitions", "TOPIC[:P,P]")
 @click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
@@ -196,6 +188,14 @@ def reset_offsets(
     """Show the offsets at which GROUP would continue; --execute commits them.
 
     No group that is reset may have members.
+
+    Examples:
+      minikafka groups reset-offsets billing --topic orders --to-earliest
+      minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
+      minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute
+      minikafka groups reset-offsets --all-groups --all-topics --to-latest
+      minikafka groups reset-offsets billing --all-topics --to-current --export > billing.csv
+      minikafka groups reset-offsets billing --from-file billing.csv --execute
     """
     check_choice(group, all_groups=all_groups)
     from_file: Path | None = goals["from_file"]

@@ -39,24 +39,20 @@ STATES = tuple(each.value for each in State)
 NO_GROUPS = "There are no groups."
 
 
-@command_group(
-    examples="""
-  minikafka groups list
-  minikafka groups describe billing
-  minikafka groups reset-offsets billing --topic orders --to-earliest --execute
-  minikafka groups delete-offsets billing --topic orders
-  minikafka groups delete billing""",
-)
+@command_group()
 def command() -> None:
-    """Look at consumer groups, move and delete their offsets."""
+    """Look at consumer groups, move and delete their offsets.
+
+    Examples:
+      minikafka groups list
+      minikafka groups describe billing
+      minikafka groups reset-offsets billing --topic orders --to-earliest --execute
+      minikafka groups delete-offsets billing --topic orders
+      minikafka groups delete billing
+    """
 
 
-@command.command(
-    name="list",
-    examples="""
-  minikafka groups list -b 127.0.0.1:9092
-  minikafka groups list --state Stable -o json""",
-)
+@command.command(name="list")
 @click.option(
     "--state",
     "states",
@@ -66,7 +62,12 @@ def command() -> None:
 )
 @kafka_list_options
 def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
-    """List the groups of all coordinators."""
+    """List the groups of all coordinators.
+
+    Examples:
+      minikafka groups list -b 127.0.0.1:9092
+      minikafka groups list --state Stable -o json
+    """
     wanted = [each.strip() for given in states for each in given.split(",")]
     known = {each.lower() for each in STATES}
     for each in wanted:
@@ -84,16 +85,17 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     )
 
 
-@command.command(
-    examples="""
-  minikafka groups describe billing -b 127.0.0.1:9092
-  minikafka groups describe --all-groups
-  minikafka groups describe billing -o json | jq '[.offsets[].lag] | add'"""
-)
+@command.command()
 @group_or_all
 @kafka_list_options
 def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
-    """Show committed offsets, log ends, lag and who reads what."""
+    """Show committed offsets, log ends, lag and who reads what.
+
+    Examples:
+      minikafka groups describe billing -b 127.0.0.1:9092
+      minikafka groups describe --all-groups
+      minikafka groups describe billing -o json | jq '[.offsets[].lag] | add'
+    """
     found = _asked(described, group, bootstrap, all_groups=all_groups)
     if output == "json":
         _print_groups([each.to_json() for each in found], all_groups=all_groups)
@@ -107,16 +109,17 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
         print_found(output, None, kafka_layout.OFFSETS, [row for each in found for row in each.rows()], nothing=nothing)
 
 
-@command.command(
-    examples="""
-  minikafka groups members billing --verbose
-  minikafka groups members --all-groups"""
-)
+@command.command()
 @group_or_all
 @click.option("--verbose", is_flag=True, help="Show the partitions of each member.")
 @kafka_list_options
 def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, output: str) -> None:
-    """Show the members of GROUP."""
+    """Show the members of GROUP.
+
+    Examples:
+      minikafka groups members billing --verbose
+      minikafka groups members --all-groups
+    """
     found = _asked(_group, group, bootstrap, all_groups=all_groups)
     if output == "json":
         rows = [{"group": each.group_id, "members": [member_json(one) for one in each.members]} for each in found]
@@ -132,15 +135,16 @@ def members(group: str | None, all_groups: bool, verbose: bool, bootstrap: str, 
         print_found(output, None, columns, member_rows, nothing="There are no members." if found else NO_GROUPS)
 
 
-@command.command(
-    examples="""
-  minikafka groups state billing -o json
-  minikafka groups state --all-groups"""
-)
+@command.command()
 @group_or_all
 @kafka_list_options
 def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:
-    """Show coordinator, state, generation and assignor of GROUP."""
+    """Show coordinator, state, generation and assignor of GROUP.
+
+    Examples:
+      minikafka groups state billing -o json
+      minikafka groups state --all-groups
+    """
     found = _asked(_standing, group, bootstrap, all_groups=all_groups)
     if output == "json":
         _print_groups([each.to_json() for each in found], all_groups=all_groups)

@@ -23,14 +23,7 @@ from minikafka.types import Address, NodeId
 from minikafka.wire.messages import DescribeQuorumResponse
 
 
-@lone_command(
-    examples="""
-  minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk
-  minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk --node-id 4 --port 9095
-  minikafka reassign generate --brokers 1,2,3,4 > plan.json && minikafka reassign execute plan.json --wait
-
-Writes DIR/broker-N/broker.properties; the same command, or `minikafka serve` with that file, starts it again."""
-)
+@lone_command()
 @data_dir_option("Where the broker's files are kept, in DIR/broker-N.")
 @click.option("--node-id", type=click.IntRange(0), metavar="N", help="Id of the broker.  [default: the next free id]")
 @click.option(
@@ -42,6 +35,13 @@ def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple
     """Add a broker on this machine to a running cluster, in the foreground.
 
     Prints a JSON line when it is ready: {"broker","pid","url","data_dir","config"}.
+
+    Examples:
+      minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk
+      minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk --node-id 4 --port 9095
+      minikafka reassign generate --brokers 1,2,3,4 > plan.json && minikafka reassign execute plan.json --wait
+
+    Writes DIR/broker-N/broker.properties; the same command, or `minikafka serve` with that file, starts it again.
     """
     settings = parse_flags(config)
     known, quorum = call_admin(bootstrap, _cluster)
@@ -65,11 +65,7 @@ def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple
     run_until_asked(lambda signals: serve_broker(parsed, files.path, signals))
 
 
-@lone_command(
-    examples="""
-  minikafka reassign generate --brokers 1,2,3 > plan.json && minikafka reassign execute plan.json --wait
-  minikafka unregister 4"""
-)
+@lone_command()
 @click.argument("node_id", type=click.IntRange(0), metavar="BROKER")
 @bootstrap_option
 def unregister(node_id: int, bootstrap: str) -> None:
@@ -77,6 +73,10 @@ def unregister(node_id: int, bootstrap: str) -> None:
 
     It must be stopped, and have no replica left: move its partitions to other brokers first. A broker that starts with
     this id later joins as a new one.
+
+    Examples:
+      minikafka reassign generate --brokers 1,2,3 > plan.json && minikafka reassign execute plan.json --wait
+      minikafka unregister 4
     """
     call_admin(bootstrap, lambda admin: admin.unregister_broker(node_id))
     click.echo(f"Broker {node_id} is no longer registered.")

@@ -49,25 +49,26 @@ FOLDED_WIDTH_MIN = 10
 CONTROLS = ("script", "quorum")
 
 
-@command_group(
-    examples="""
-  minikafka lab list
-  minikafka lab run data-loss --truncation high-watermark
-  minikafka lab compare divergence""",
-)
+@command_group()
 def command() -> None:
-    """Play the stories of replication step by step, over the real rules."""
+    """Play the stories of replication step by step, over the real rules.
+
+    Examples:
+      minikafka lab list
+      minikafka lab run data-loss --truncation high-watermark
+      minikafka lab compare divergence
+    """
 
 
-@command.command(
-    name="list",
-    examples="""
-  minikafka lab list
-  minikafka lab list -o json | jq -r '.scenarios[].name'""",
-)
+@command.command(name="list")
 @list_output_option
 def list_(output: str) -> None:
-    """The stories of the library."""
+    """The stories of the library.
+
+    Examples:
+      minikafka lab list
+      minikafka lab list -o json | jq -r '.scenarios[].name'
+    """
     stories = list(_stories())
     rows = [((*aliases, name)[0], see, text) for name, aliases, text, see, _ in stories]
     if output == "json":
@@ -112,20 +113,7 @@ _options = together(
 """What both ``run`` and ``compare`` take."""
 
 
-@command.command(
-    examples="""
-  minikafka lab run three-rounds
-  minikafka lab run data-loss --truncation high-watermark
-  minikafka lab run data-loss --truncation leader-epoch -o json
-  minikafka lab run divergence --control quorum
-  minikafka lab run power-loss --set flush.messages=1
-  minikafka lab run rebalance --assignor cooperative-sticky
-  minikafka lab run rebalance --assignor uniform
-  minikafka lab run zombie-producer
-  minikafka lab run ./my-story.txt
-
-Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file."""
-)
+@command.command()
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--truncation", type=click.Choice(sorted(TRUNCATIONS)), help="How a returning replica cuts its log.")
 @click.option(
@@ -146,6 +134,19 @@ def run(
     """Play one story, and show what each step changed, and why.
 
     Without options the story is played as its file first expects it.
+
+    Examples:
+      minikafka lab run three-rounds
+      minikafka lab run data-loss --truncation high-watermark
+      minikafka lab run data-loss --truncation leader-epoch -o json
+      minikafka lab run divergence --control quorum
+      minikafka lab run power-loss --set flush.messages=1
+      minikafka lab run rebalance --assignor cooperative-sticky
+      minikafka lab run rebalance --assignor uniform
+      minikafka lab run zombie-producer
+      minikafka lab run ./my-story.txt
+
+    Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file.
     """
     options = _given(given, truncation=truncation, control=control, assignor=assignor)
     if name == rebalance.NAME:
@@ -306,17 +307,7 @@ def _cell(text: str, column: int) -> Text:
     return Text(text, style="yellow" if "→" in text and column > 1 else "")
 
 
-@command.command(
-    examples="""
-  minikafka lab compare data-loss
-  minikafka lab compare divergence -o json
-  minikafka lab compare min-insync-replicas --left min.insync.replicas=1 --right min.insync.replicas=2
-  minikafka lab compare power-loss --left flush.messages=1 --right flush.messages=1000
-  minikafka lab compare rebalance
-  minikafka lab compare rebalance --left assignor=sticky --right assignor=cooperative-sticky
-
-Steps that differ are marked, the first of them with >>."""
-)
+@command.command()
 @click.argument("name", metavar="NAME|FILE")
 @repeatable("--left", "left", "Option of the cluster on the left side", "KEY=VALUE")
 @repeatable("--right", "right", "Option of the cluster on the right side", "KEY=VALUE")
@@ -329,6 +320,16 @@ def compare(
 
     Without --left and --right: truncation to the high watermark against truncation by leader epochs, and of
     `rebalance` the eager assignor range, cooperative-sticky, and uniform of the consumer protocol.
+
+    Examples:
+      minikafka lab compare data-loss
+      minikafka lab compare divergence -o json
+      minikafka lab compare min-insync-replicas --left min.insync.replicas=1 --right min.insync.replicas=2
+      minikafka lab compare power-loss --left flush.messages=1 --right flush.messages=1000
+      minikafka lab compare rebalance
+      minikafka lab compare rebalance --left assignor=sticky --right assignor=cooperative-sticky
+
+    Steps that differ are marked, the first of them with >>.
     """
     sides = [_given(left), _given(right)]
     shared = _given(given, control=control)

@@ -30,33 +30,33 @@ METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 EXISTING = GivenPath(exists=True, path_type=Path)
 
 
-@command_group(
-    examples="""
-  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
-  minikafka log verify /tmp/mk/broker-1""",
-)
+@command_group()
 def command() -> None:
-    """Read and check log files, without a broker."""
+    """Read and check log files, without a broker.
+
+    Examples:
+      minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
+      minikafka log verify /tmp/mk/broker-1
+    """
 
 
-@command.command(
-    name="dump",
-    examples="""
-  minikafka log dump /tmp/mk/broker-1/orders-0
-  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
-  minikafka log dump /tmp/mk/broker-1/orders-0/leader-epoch-checkpoint
-  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log -o json | jq .baseOffset
-
-The words are those of kafka-dump-log. With -o json: one object a line. On a terminal, control characters in records are
-shown as \\x1b.""",
-)
+@command.command(name="dump")
 @click.argument("path", type=EXISTING)
 @click.option("--records", is_flag=True, help="Print the records of each batch, too.")
 @output_option
 def dump_(path: Path, records: bool, output: str) -> None:
-    """Print the batches of a segment, or the entries of an index, a snapshot or a checkpoint.
+    r"""Print the batches of a segment, or the entries of an index, a snapshot or a checkpoint.
 
     PATH is a file, or a partition's folder: then all of its segments.
+
+    Examples:
+      minikafka log dump /tmp/mk/broker-1/orders-0
+      minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
+      minikafka log dump /tmp/mk/broker-1/orders-0/leader-epoch-checkpoint
+      minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log -o json | jq .baseOffset
+
+    The words are those of kafka-dump-log. With -o json: one object a line. On a terminal, control characters in records
+    are shown as \x1b.
     """
     path = path.absolute()
     folder = path if path.is_dir() else path.parent
@@ -134,19 +134,19 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-@command.command(
-    examples="""
-  minikafka log verify /tmp/mk/broker-1
-  minikafka log verify /tmp/mk/broker-1/orders-0 -o json
-
-Exit code 1 when something is wrong. Meant for a stopped broker."""
-)
+@command.command()
 @click.argument("directory", type=GivenPath(exists=True, file_okay=False, path_type=Path))
 @output_option
 def verify(directory: Path, output: str) -> None:
     """Check checksums, offsets, epochs, indexes and checkpoints.
 
     DIRECTORY is a broker's data directory, one partition's folder, or a directory of `minikafka up`.
+
+    Examples:
+      minikafka log verify /tmp/mk/broker-1
+      minikafka log verify /tmp/mk/broker-1/orders-0 -o json
+
+    Exit code 1 when something is wrong. Meant for a stopped broker.
     """
     findings = list(_findings(directory.absolute()))
     if output == "json":

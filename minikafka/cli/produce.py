@@ -170,21 +170,7 @@ PROGRESS_INTERVAL_S = 1.0
 HINT_AFTER_S = 1.0
 
 
-@lone_command(
-    examples="""
-  printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
-  seq 100000 | minikafka produce numbers -b 127.0.0.1:9092 --acks 1
-  minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt
-  echo tea | minikafka produce orders --key ann --header trace=7 --partition 2
-  minikafka consume orders --from-beginning --exit-at-end -o json | minikafka produce copies --json
-  minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    # for minikafka audit
-
-The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
-were acknowledged.
-
-A TOPIC that does not exist is created with the first record if the brokers allow it (auto.create.topics.enable, on by
-default); this is reported on standard error, with its partitions and replication factor."""
-)
+@lone_command()
 @topic_argument
 @bootstrap_option
 @click.option(
@@ -226,7 +212,22 @@ def command(
     ledger: Path | None,
     **form: Any,
 ) -> None:
-    """Send standard input to TOPIC, one record a line."""
+    r"""Send standard input to TOPIC, one record a line.
+
+    Examples:
+      printf 'ann:tea\nbob:milk\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
+      seq 100000 | minikafka produce numbers -b 127.0.0.1:9092 --acks 1
+      minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt
+      echo tea | minikafka produce orders --key ann --header trace=7 --partition 2
+      minikafka consume orders --from-beginning --exit-at-end -o json | minikafka produce copies --json
+      minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    # for minikafka audit
+
+    The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
+    were acknowledged.
+
+    A TOPIC that does not exist is created with the first record if the brokers allow it (auto.create.topics.enable, on
+    by default); this is reported on standard error, with its partitions and replication factor.
+    """
     tally = Tally(promised=acks != "0")
     sending = Sending(topic, bootstrap, _form(**form), partition, acks, rate, ledger)
     run_until_asked(lambda signals: _produce(tally, sending, signals))

@@ -25,28 +25,30 @@ from minikafka.wire.messages import DescribeQuorumResponse, QuorumReplica
 REPLICA_COLUMNS = ("NodeId", "LogEndOffset", "Lag", "LastFetchMsAgo", "LastCaughtUpMsAgo", "Status")
 
 
-@command_group(
-    examples="""
-  minikafka quorum describe -b 127.0.0.1:9092
-  minikafka quorum describe -o json | jq .leader_id""",
-)
+@command_group()
 def command() -> None:
-    """Look at the metadata quorum."""
+    """Look at the metadata quorum.
+
+    Examples:
+      minikafka quorum describe -b 127.0.0.1:9092
+      minikafka quorum describe -o json | jq .leader_id
+    """
 
 
-@command.command(
-    examples="""
-  minikafka quorum describe -b 127.0.0.1:9092
-  minikafka quorum describe --status -o kafka
-  minikafka quorum describe --replication --watch
-  minikafka quorum describe -o json"""
-)
+@command.command()
 @click.option("--status", is_flag=True, help="Show only the leader and the largest lag of its followers.")
 @click.option("--replication", is_flag=True, help="Show only the replicas of the metadata log.")
 @kafka_list_options
 @watch_option
 def describe(status: bool, replication: bool, bootstrap: str, output: str, watch: bool) -> None:
-    """Show leader, epoch, high watermark and replicas of the metadata log."""
+    """Show leader, epoch, high watermark and replicas of the metadata log.
+
+    Examples:
+      minikafka quorum describe -b 127.0.0.1:9092
+      minikafka quorum describe --status -o kafka
+      minikafka quorum describe --replication --watch
+      minikafka quorum describe -o json
+    """
     if status and replication:
         raise Misuse("--status or --replication, not both; without either both are shown")
     if output == "tsv" and not (status or replication):

@@ -36,20 +36,20 @@ DEFAULT_SHOWN = "<default>"
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-@command_group(
-    examples="""
-  minikafka quotas set --for-user alice --produce 10M --consume 20M
-  minikafka quotas set --default-user --request 50
-  minikafka quotas set --default-ip --connections 20
-  minikafka quotas list
-  minikafka quotas remove --for-user alice""",
-)
+@command_group()
 def command() -> None:
     """List, set and remove quotas of users, client ids and IP addresses.
 
     A broker throttles clients that exceed their quota. For each kind of quota the most specific entity counts: a client
     id of a user, then the user, then the defaults, then the client id of any user. IP addresses have a quota of their
     own kind, for new connections.
+
+    Examples:
+      minikafka quotas set --for-user alice --produce 10M --consume 20M
+      minikafka quotas set --default-user --request 50
+      minikafka quotas set --default-ip --connections 20
+      minikafka quotas list
+      minikafka quotas remove --for-user alice
     """
 
 
@@ -112,17 +112,7 @@ def _in_words(entity: Entity) -> str:
     return " and ".join(f"{kind} {_shown(name)}" for kind, name in reversed(entity))
 
 
-@command.command(
-    "set",
-    examples="""
-  minikafka quotas set --for-user alice --produce 10M --consume 20M
-  minikafka quotas set --for-user alice --client-id etl --produce 1M
-  minikafka quotas set --default-user --request 50
-
-Quotas that are not named stay. IP addresses have --connections only, users and client ids the
-others. Each broker counts on its own, so a client of three brokers may use three times as much;
---mutations counts for the whole cluster.""",
-)
+@command.command("set")
 @entity_options
 @click.option("--produce", help="Bytes a second of Produce requests (K, M, G: powers of 1024).")
 @click.option("--consume", help="Bytes a second of Fetch responses (K, M, G: powers of 1024).")
@@ -145,7 +135,17 @@ def set_quotas(
     bootstrap: str,
     **whose: Any,
 ) -> None:
-    """Set quotas of an entity."""
+    """Set quotas of an entity.
+
+    Examples:
+      minikafka quotas set --for-user alice --produce 10M --consume 20M
+      minikafka quotas set --for-user alice --client-id etl --produce 1M
+      minikafka quotas set --default-user --request 50
+
+    Quotas that are not named stay. IP addresses have --connections only, users and client ids the
+    others. Each broker counts on its own, so a client of three brokers may use three times as much;
+    --mutations counts for the whole cluster.
+    """
     entity = entity_in(**whose)
     given = {
         PRODUCE: bytes_in(produce, "produce"),
@@ -161,19 +161,19 @@ def set_quotas(
     click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:.12g}' for key, value in values.items())}")
 
 
-@command.command(
-    "list",
-    examples="""
-  minikafka quotas list
-  minikafka quotas list --for-user alice
-  minikafka quotas list -o json""",
-)
+@command.command("list")
 @click.option("--for-user", "user", help="Only entities with this user.")
 @click.option("--client-id", help="Only entities with this client id.")
 @click.option("--for-ip", "ip", help="Only the entity of this IP address.")
 @list_options
 def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstrap: str, output: str) -> None:
-    """List entities with their quotas."""
+    """List entities with their quotas.
+
+    Examples:
+      minikafka quotas list
+      minikafka quotas list --for-user alice
+      minikafka quotas list -o json
+    """
     given = ((CLIENT_ID, client_id), (IP, ip), (USER, user))
     wanted: Entity = tuple((kind, name) for kind, name in given if name is not None)
     found = call_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted))
@@ -195,11 +195,7 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstr
     print_found(output, {"quotas": listed}, columns, rows, nothing="There are no quotas.")
 
 
-@command.command(
-    examples="""
-  minikafka quotas remove --for-user alice
-  minikafka quotas remove --for-user alice --client-id etl --quota produce"""
-)
+@command.command()
 @entity_options
 @click.option(
     "--quota",
@@ -210,7 +206,12 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, bootstr
 )
 @bootstrap_option
 def remove(quotas: tuple[str, ...], bootstrap: str, **whose: Any) -> None:
-    """Remove quotas of an entity. Removing one that is not set is no error."""
+    """Remove quotas of an entity. Removing one that is not set is no error.
+
+    Examples:
+      minikafka quotas remove --for-user alice
+      minikafka quotas remove --for-user alice --client-id etl --quota produce
+    """
     entity = entity_in(**whose)
     keys = [OPTIONS[each] for each in quotas] or list(IP_KEYS if entity[0][0] == IP else KEYS)
 

@@ -84,30 +84,23 @@ class Progress:
         return max((self.leader_end - max(start, self.ends.get(node, start)) for node in self.missing), default=0)
 
 
-@command_group(
-    examples="""
-  minikafka reassign generate --brokers 1,2,3,4 > plan.json
-  minikafka reassign execute plan.json --wait
-  minikafka reassign execute orders-0=4,2,3
-  minikafka reassign status
-  minikafka reassign cancel orders-0""",
-)
+@command_group()
 def command() -> None:
-    """Move partitions to other brokers while they are in use."""
+    """Move partitions to other brokers while they are in use.
+
+    Examples:
+      minikafka reassign generate --brokers 1,2,3,4 > plan.json
+      minikafka reassign execute plan.json --wait
+      minikafka reassign execute orders-0=4,2,3
+      minikafka reassign status
+      minikafka reassign cancel orders-0
+    """
 
 
 # ---- generate --------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka reassign generate --brokers 1,2,3,4 > plan.json
-  minikafka reassign generate orders --brokers 4,5,6 --replication-factor 3 -o table
-  minikafka reassign generate --topics-file topics-to-move.json --brokers 4,5 -o kafka
-
-The plan moves as few replicas as it can: what already lies on the chosen brokers stays, replicas and
-preferred leaders are spread evenly."""
-)
+@command.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--brokers", required=True, metavar="ID,ID,...", help="Brokers that will hold the replicas.")
 @click.option(
@@ -138,7 +131,16 @@ def generate(
     bootstrap: str,
     output: str,
 ) -> None:
-    """Propose where the partitions of TOPIC ..., or of all topics, should lie. Nothing is changed."""
+    """Propose where the partitions of TOPIC ..., or of all topics, should lie. Nothing is changed.
+
+    Examples:
+      minikafka reassign generate --brokers 1,2,3,4 > plan.json
+      minikafka reassign generate orders --brokers 4,5,6 --replication-factor 3 -o table
+      minikafka reassign generate --topics-file topics-to-move.json --brokers 4,5 -o kafka
+
+    The plan moves as few replicas as it can: what already lies on the chosen brokers stays, replicas and
+    preferred leaders are spread evenly.
+    """
     wanted = _nodes(brokers, "--brokers")
     names: list[str] = list(topics)
     if topics_file is not None:
@@ -176,12 +178,7 @@ def generate(
 # ---- execute ---------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka reassign execute plan.json --wait --rollback rollback.json
-  minikafka reassign execute orders-0=4,2,3 orders-1=2,3,4
-  minikafka reassign execute plan.json -o kafka"""
-)
+@command.command()
 @MOVES
 @click.option("--wait", is_flag=True, help="Wait until the moves are complete, and show progress.")
 @click.option(
@@ -197,6 +194,11 @@ def execute(
     """Begin to move partitions, as FILE (Kafka's JSON) or the arguments say.
 
     The new replicas copy everything from the leader, join the ISR, and then the old ones go.
+
+    Examples:
+      minikafka reassign execute plan.json --wait --rollback rollback.json
+      minikafka reassign execute orders-0=4,2,3 orders-1=2,3,4
+      minikafka reassign execute plan.json -o kafka
     """
     wanted = _wanted(moves)
 
@@ -261,21 +263,22 @@ def _left(each: Progress) -> str:
 # ---- status ----------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka reassign status
-  minikafka reassign status --watch
-  minikafka reassign status plan.json -o kafka
-  minikafka reassign status -o json
-
-With FILE or moves, -o kafka prints what `kafka-reassign-partitions.sh --verify` does, and the exit code is 1
-as long as something of it is not complete; without, what `--list` does."""
-)
+@command.command()
 @MOVES_IF_ANY
 @kafka_list_options
 @watch_option
 def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> None:
-    """Show what is under way, and what it still waits for."""
+    """Show what is under way, and what it still waits for.
+
+    Examples:
+      minikafka reassign status
+      minikafka reassign status --watch
+      minikafka reassign status plan.json -o kafka
+      minikafka reassign status -o json
+
+    With FILE or moves, -o kafka prints what `kafka-reassign-partitions.sh --verify` does, and the exit code is 1
+    as long as something of it is not complete; without, what `--list` does.
+    """
     wanted = _wanted(moves) if moves else None
     show(
         lambda: _status(bootstrap, None if wanted is None else list(wanted)),
@@ -363,12 +366,7 @@ async def _ask_leader(asker: Asker, address: Address, group: list[Progress]) -> 
 # ---- cancel ----------------------------------------------------------------------------------------------------------
 
 
-@command.command(
-    examples="""
-  minikafka reassign cancel --all
-  minikafka reassign cancel plan.json
-  minikafka reassign cancel orders-0 -o kafka"""
-)
+@command.command()
 @click.argument("partitions", nargs=-1, metavar="[FILE|TOPIC-PARTITION]...")
 @click.option("--all", "everything", is_flag=True, help="Cancel all reassignments that are under way.")
 @kafka_list_options
@@ -376,6 +374,11 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
     """End reassignments that are under way: the replicas are as before.
 
     Refused where the replicas that would stay are not enough in sync.
+
+    Examples:
+      minikafka reassign cancel --all
+      minikafka reassign cancel plan.json
+      minikafka reassign cancel orders-0 -o kafka
     """
     if bool(partitions) == everything:
         raise Misuse("say which: partitions such as orders-0, a file, or --all")
@@ -472,14 +475,15 @@ def _to_json(each: Progress) -> Mapping[str, Any]:
     return {**each.name._asdict(), **each.moving._asdict(), **waits}
 
 
-@command_group(
-    examples="""
-  minikafka elect preferred --all -b 127.0.0.1:9092
-  minikafka elect preferred orders-0 orders-1
-  minikafka elect unclean orders-0""",
-)
+@command_group()
 def elect() -> None:
-    """Elect leaders: bring them home, or choose one where none is in sync."""
+    """Elect leaders: bring them home, or choose one where none is in sync.
+
+    Examples:
+      minikafka elect preferred --all -b 127.0.0.1:9092
+      minikafka elect preferred orders-0 orders-1
+      minikafka elect unclean orders-0
+    """
 
 
 _election_options = together(
@@ -495,31 +499,31 @@ _election_options = together(
 )
 
 
-@elect.command(
-    examples="""
-  minikafka elect preferred --all
-  minikafka elect preferred orders-0 -o json"""
-)
+@elect.command()
 @_election_options
 def preferred(**chosen: Any) -> None:
     """Let the first replica of the assignment lead, where it is in sync.
 
     Brokers do that by themselves every leader.imbalance.check.interval.seconds; this is at once.
+
+    Examples:
+      minikafka elect preferred --all
+      minikafka elect preferred orders-0 -o json
     """
     _elect("preferred", **chosen)
 
 
-@elect.command(
-    examples="""
-  minikafka elect unclean orders-0
-  minikafka elect unclean --all"""
-)
+@elect.command()
 @_election_options
 def unclean(**chosen: Any) -> None:
     """Let any live replica lead a partition that has no leader. ACKNOWLEDGED RECORDS MAY BE LOST.
 
     What only the replicas that are away have is gone when they come back. Bring one of the last in-sync replicas back
     instead, if you can.
+
+    Examples:
+      minikafka elect unclean orders-0
+      minikafka elect unclean --all
     """
     _elect("unclean", **chosen)
 

@@ -199,22 +199,22 @@ class LazyCommands(Commands):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.group(
-    cls=LazyCommands,
-    examples="""
-  minikafka up
-  minikafka topics create orders --partitions 3 --replication-factor 3
-  printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders --key-separator :
-  minikafka consume orders --from-beginning --exit-at-end -f '%p %o %k %s\\n'
-
-Clients connect to 127.0.0.1:9092 unless -b or MINIKAFKA_BOOTSTRAP names another broker.
-
-Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
-)
+@click.group(cls=LazyCommands)
 @click.version_option(__version__, prog_name="minikafka", message=f"%(prog)s %(version)s ({compiled.description()})")
 @click.pass_context
 def root(ctx: click.Context) -> None:
-    """A broker that Kafka clients connect to, with real replication."""
+    r"""A broker that Kafka clients connect to, with real replication.
+
+    Examples:
+      minikafka up
+      minikafka topics create orders --partitions 3 --replication-factor 3
+      printf 'ann:tea\nbob:milk\n' | minikafka produce orders --key-separator :
+      minikafka consume orders --from-beginning --exit-at-end -f '%p %o %k %s\n'
+
+    Clients connect to 127.0.0.1:9092 unless -b or MINIKAFKA_BOOTSTRAP names another broker.
+
+    Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
+    """
     logger = logging.getLogger("minikafka.client")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("minikafka: %(message)s"))
@@ -236,17 +236,18 @@ VARIABLE = "_MINIKAFKA_COMPLETE"
 """How the shell's function asks the command for completions; click's convention."""
 
 
-@lone_command(
-    examples="""
-  minikafka completion bash > ~/.local/share/bash-completion/completions/minikafka
-  minikafka completion zsh > ~/.zfunc/_minikafka
-  minikafka completion fish > ~/.config/fish/completions/minikafka.fish
-  source <(minikafka completion bash)"""
-)
+@lone_command()
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.option("--name", default="minikafka", show_default=True, help="The command to complete: minikafka or mk.")
 def completion(shell: str, name: str) -> None:
-    """Print the completion script for SHELL."""
+    """Print the completion script for SHELL.
+
+    Examples:
+      minikafka completion bash > ~/.local/share/bash-completion/completions/minikafka
+      minikafka completion zsh > ~/.zfunc/_minikafka
+      minikafka completion fish > ~/.config/fish/completions/minikafka.fish
+      source <(minikafka completion bash)
+    """
     kind = get_completion_class(shell)
     if kind is None:
         raise click.ClickException(f"this version of click cannot complete in {shell}")

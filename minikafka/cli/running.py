@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import io
 import os
 import re
@@ -47,8 +48,11 @@ OUTPUT_CHECK_INTERVAL_S = 0.5
 SENTENCE_MAX = 1000
 """No command's first sentence is longer."""
 
-EXAMPLES = "\b\nExamples:"
-"""How the last part of a help begins; click keeps the lines of a paragraph that begins with this character."""
+EXAMPLES = "\n\nExamples:\n"
+"""What ends the help in the docstring of a command; its examples follow, and then what else is to be said."""
+
+KEPT_LINES = "\b\n"
+"""How a paragraph begins in which click keeps the lines."""
 
 VARIABLES = "MINIKAFKA_"
 """How the environment variables begin that stand for options. These say where brokers are and who connects."""
@@ -126,12 +130,21 @@ class Interrupted(Failure):
     exit_code = INTERRUPTED
 
 
-class Command(click.Command):
-    """A command whose help ends with ``examples``: a line break and then lines of text."""
+def put_examples_last(command: click.Command) -> None:
+    """Show the examples of a command's docstring behind its options; what the command gives as epilog follows them."""
+    text, _, rest = inspect.cleandoc(command.help or "").partition(EXAMPLES)
+    if rest:
+        examples, _, more = rest.partition("\n\n")
+        command.help = text
+        command.epilog = "\n\n".join(filter(None, (KEPT_LINES + EXAMPLES.lstrip() + examples, command.epilog, more)))
 
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+
+class Command(click.Command):
+    """A command with examples in its docstring."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.epilog = EXAMPLES + examples if examples else None
+        put_examples_last(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, but how a command connects, which most commands share, stands in a section of its own behind."""
@@ -148,14 +161,14 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose commands fail with sentences; ``-h`` is help, as ``--help`` is. ``examples``: as a Command's."""
+    """A group with examples in its docstring, whose commands fail with sentences; ``-h`` is help, as ``--help`` is."""
 
     command_class = Command
 
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 100})
         super().__init__(*args, **kwargs)
-        self.epilog = EXAMPLES + examples if examples else None
+        put_examples_last(self)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         # Options such as --help and --version print here.

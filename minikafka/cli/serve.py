@@ -21,16 +21,7 @@ from minikafka.hosting.process import exec_with_malloc_environment
 from minikafka.wire.garbage import without_collection
 
 
-@lone_command(
-    examples="""
-  minikafka serve configs/broker.properties
-  minikafka serve configs/broker-1.properties --config log.retention.ms=3600000
-  KAFKA_LOG_DIRS=/var/lib/minikafka minikafka serve configs/broker.properties
-  minikafka serve --list-settings
-
-Settings are Kafka's, from FILE, then from the environment (KAFKA_..., MK_...), then from --config;
-the later one wins."""
-)
+@lone_command()
 @click.argument("file", type=EXISTING_FILE)
 @config_option
 @click.option("--parent-fd", type=int, hidden=True, help="Stop when the other end of this socket closes.")
@@ -46,6 +37,15 @@ def command(file: Path, config: tuple[str, ...], parent_fd: int | None) -> None:
     """Run one broker in the foreground, with the settings in FILE.
 
     Prints a JSON line when it is ready: {"broker","pid","url","data_dir","config"}.
+
+    Examples:
+      minikafka serve configs/broker.properties
+      minikafka serve configs/broker-1.properties --config log.retention.ms=3600000
+      KAFKA_LOG_DIRS=/var/lib/minikafka minikafka serve configs/broker.properties
+      minikafka serve --list-settings
+
+    Settings are Kafka's, from FILE, then from the environment (KAFKA_..., MK_...), then from --config;
+    the later one wins.
     """
     parsed = broker_settings(file, os.environ, config)
     exec_with_malloc_environment(["-m", "minikafka", *sys.argv[1:]])

@@ -40,16 +40,7 @@ SEEDS_A_LINE = 25
 """Without a terminal, progress is a line after so many seeds."""
 
 
-@lone_command(
-    name="search",
-    examples="""
-  minikafka sim search --config acks=1
-  minikafka sim search --config acks=all --config min.insync.replicas=2 --seeds 200
-  minikafka sim search --config unclean.leader.election.enable=true --out loss.json
-  minikafka sim search --config acks=1 -o json | jq -r '.steps[]'
-
-Settings are the producer's and the brokers', by Kafka's names; exit code 0 whether a story was found or not.""",
-)
+@lone_command(name="search")
 @config_option
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="Number of seeds to try at most."
@@ -65,6 +56,14 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
     The simulator runs whole clusters, with faults around a few sends. A run that loses a record is reduced to what
     the loss needs and printed as a story in numbered sentences. If the story is long, more seeds are tried, and the
     shortest story is printed.
+
+    Examples:
+      minikafka sim search --config acks=1
+      minikafka sim search --config acks=all --config min.insync.replicas=2 --seeds 200
+      minikafka sim search --config unclean.leader.election.enable=true --out loss.json
+      minikafka sim search --config acks=1 -o json | jq -r '.steps[]'
+
+    Settings are the producer's and the brokers', by Kafka's names; exit code 0 whether a story was found or not.
     """
     settings = parse_flags(config)
     result = Search(asked=asked_for(settings))
@@ -170,14 +169,7 @@ def _result_lines(settings: Mapping[str, str], result: Search, found: Found, out
         yield f"lost: {each.place()}: {each.sentence()}"
 
 
-@lone_command(
-    "show",
-    examples="""
-  minikafka sim show 7
-  minikafka sim show 7 --html run.html --partition orders-0
-  minikafka sim show plan.json --journal run.jsonl
-  minikafka sim show b1.jsonl b2.jsonl b3.jsonl --html run.html --from 12 --to 30""",
-)
+@lone_command("show")
 @click.argument("seed_or_journal", nargs=-1, required=True)
 @family_option
 @click.option("--html", metavar="FILE", type=OutputFile(), help="Write the replay page to this file.")
@@ -199,6 +191,12 @@ def show_command(
     """Show a run: a seed or a plan is run, journals of one run (mk.journal.path) are read.
 
     Without --html the steps are printed. Times are virtual seconds; of real brokers, seconds since the first event.
+
+    Examples:
+      minikafka sim show 7
+      minikafka sim show 7 --html run.html --partition orders-0
+      minikafka sim show plan.json --journal run.jsonl
+      minikafka sim show b1.jsonl b2.jsonl b3.jsonl --html run.html --from 12 --to 30
     """
     journal = _journal(seed_or_journal, family)
     if journal_path is not None:
@@ -253,15 +251,7 @@ def _plan(named: tuple[str, ...], family: str) -> Plan | None:
 COLUMNS = ("brokers", "traffic", "requests/s", "bytes/s", "requests/s a broker", "bytes/s a broker")
 
 
-@lone_command(
-    name="traffic",
-    examples="""
-  minikafka sim traffic --brokers 30 --brokers 100
-  minikafka sim traffic --brokers 30 --partitions 1000 --config replica.fetch.wait.max.ms=2000
-  minikafka sim traffic --brokers 30 -o json
-
-Each request and its response are counted once; bytes are those of both bodies, without heads of HTTP and TCP.""",
-)
+@lone_command(name="traffic")
 @click.option(
     "--brokers",
     type=click.IntRange(min=1, max=200),
@@ -294,6 +284,13 @@ def traffic_command(
 
     The first three brokers are voters of the quorum. A cluster of 100 brokers with 10,000 partitions takes some
     minutes and about 3 GB of memory.
+
+    Examples:
+      minikafka sim traffic --brokers 30 --brokers 100
+      minikafka sim traffic --brokers 30 --partitions 1000 --config replica.fetch.wait.max.ms=2000
+      minikafka sim traffic --brokers 30 -o json
+
+    Each request and its response are counted once; bytes are those of both bodies, without heads of HTTP and TCP.
     """
     settings = parse_flags(config)
     parse_broker({"node.id": "1", **settings})
@@ -348,15 +345,16 @@ EXAMPLES: Final = {
 }
 
 
-@command_group(
-    examples="""
-  minikafka sim run --seeds 100
-  minikafka sim search --config acks=1
-  minikafka sim show 7 --html run.html
-  minikafka sim traffic --brokers 30""",
-)
+@command_group()
 def command() -> None:
-    """Whole clusters in one process, under virtual time, from a seed."""
+    """Whole clusters in one process, under virtual time, from a seed.
+
+    Examples:
+      minikafka sim run --seeds 100
+      minikafka sim search --config acks=1
+      minikafka sim show 7 --html run.html
+      minikafka sim traffic --brokers 30
+    """
 
 
 for _name, _lines in EXAMPLES.items():

@@ -44,17 +44,17 @@ JAVA_RAISED = re.compile(r"^: ([\w.$]+Exception: )?(?=\S)")
 """What stands before the message of a Java exception in the text of py4j's, after a line that names a call."""
 
 
-@command_group(
-    "spark",
-    examples="""
-  minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
-  minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
-
-Needs the extra: pip install '.[spark]' in a clone, for every Python of a cluster. Jobs of your own:
-spark.read.format("minikafka"), options as for Spark's Kafka source; see docs/spark.md.""",
-)
+@command_group("spark")
 def command() -> None:
-    """Run Spark jobs on topics."""
+    """Run Spark jobs on topics.
+
+    Examples:
+      minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
+      minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
+
+    Needs the extra: pip install '.[spark]' in a clone, for every Python of a cluster. Jobs of your own:
+    spark.read.format("minikafka"), options as for Spark's Kafka source; see docs/spark.md.
+    """
 
 
 brokers_option = partial(bootstrap_option, logs_in=False)
@@ -138,12 +138,7 @@ def tell(job: str) -> Callable[[int, int], None]:
     return report
 
 
-@command.command(
-    "flights",
-    examples="""
-  minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
-  minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays""",
-)
+@command.command("flights")
 @brokers_option
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
 @click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for closed windows, as Parquet.")
@@ -154,7 +149,12 @@ def tell(job: str) -> Callable[[int, int], None]:
 def flights_command(
     bootstrap: str, topic: str, into: str, checkpoint: str, summary_topic: str | None, master: str, output: str
 ) -> None:
-    """Delays per airport and carrier: a watermarked window aggregation of flights."""
+    """Delays per airport and carrier: a watermarked window aggregation of flights.
+
+    Examples:
+      minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
+      minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays
+    """
 
     def step(text: str) -> None:
         click.echo(f"flights: {text}", err=True)
@@ -201,12 +201,7 @@ def print_flights(summary: dict[str, Any]) -> None:
     click.echo(f"{summary['windows']:,} windows of a day, closed up to {until:%Y-%m-%d}")
 
 
-@command.command(
-    "archive",
-    examples="""
-  minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
-  minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow""",
-)
+@command.command("archive")
 @click.argument("topic")
 @brokers_option
 @click.option("--into", required=True, type=GivenPath(file_okay=False), help="Folder for Parquet, by topic and day.")
@@ -214,7 +209,12 @@ def print_flights(summary: dict[str, Any]) -> None:
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")
 @master_option
 def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, follow: bool, master: str) -> None:
-    """Append TOPIC's committed records to Parquet, exactly once; run it again to go on."""
+    """Append TOPIC's committed records to Parquet, exactly once; run it again to go on.
+
+    Examples:
+      minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
+      minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow
+    """
     security = checked_security(bootstrap, topic)
     with session_of("minikafka archive", master) as session:
         rows = run_archive(
@@ -230,22 +230,22 @@ def archive_command(topic: str, bootstrap: str, into: str, checkpoint: str, foll
     print_json({"rows": rows})
 
 
-@command.command(
-    "audit",
-    examples="""
-  minikafka spark audit orders.jsonl -b 127.0.0.1:9092 --data-dir /tmp/mk
-  minikafka spark audit orders.jsonl --data-dir /tmp/mk      # brokers stopped
-
-Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
-without a JVM: minikafka audit.""",
-)
+@command.command("audit")
 @compared_options("A broker's data directory, or a folder with several, which executors can read (repeatable).")
 @master_option
 @output_option
 def audit_command(
     ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], master: str, output: str
 ) -> None:
-    """Compare acknowledgments (LEDGER...) with what the logs hold, at scale."""
+    """Compare acknowledgments (LEDGER...) with what the logs hold, at scale.
+
+    Examples:
+      minikafka spark audit orders.jsonl -b 127.0.0.1:9092 --data-dir /tmp/mk
+      minikafka spark audit orders.jsonl --data-dir /tmp/mk      # brokers stopped
+
+    Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
+    without a JVM: minikafka audit.
+    """
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     replicas: Replicas = []

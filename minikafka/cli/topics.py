@@ -57,23 +57,20 @@ TOPIC_COLUMNS = columns_of("Topic", "TopicId", "PartitionCount", "ReplicationFac
 exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 
 
-@command_group(
-    examples="""
-  minikafka topics create orders --partitions 3 --replication-factor 3 --config min.insync.replicas=2
-  minikafka topics list
-  minikafka topics describe orders -o json
-  minikafka topics alter orders --partitions 6
-  minikafka topics delete orders""",
-)
+@command_group()
 def command() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics.
+
+    Examples:
+      minikafka topics create orders --partitions 3 --replication-factor 3 --config min.insync.replicas=2
+      minikafka topics list
+      minikafka topics describe orders -o json
+      minikafka topics alter orders --partitions 6
+      minikafka topics delete orders
+    """
 
 
-@command.command(
-    examples="""
-  minikafka topics create orders --partitions 3 --replication-factor 3 -b 127.0.0.1:9092
-  minikafka topics create events --partitions 6 --config retention.ms=3600000"""
-)
+@command.command()
 @click.argument("topic")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions.  [the brokers' num.partitions]")
 @click.option(
@@ -92,7 +89,12 @@ def create(
     config: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Create a topic named TOPIC."""
+    """Create a topic named TOPIC.
+
+    Examples:
+      minikafka topics create orders --partitions 3 --replication-factor 3 -b 127.0.0.1:9092
+      minikafka topics create events --partitions 6 --config retention.ms=3600000
+    """
     new = NewTopic(topic, partitions or -1, replication_factor or -1, topic_configs=parse_flags(config))
     try:
         call_admin(bootstrap, lambda admin: admin.create_topics([new]))
@@ -104,16 +106,16 @@ def create(
         click.echo(f"Created topic {topic}.")
 
 
-@command.command(
-    name="list",
-    examples="""
-  minikafka topics list -b 127.0.0.1:9092
-  minikafka topics list -o json | jq -r '.topics[].topic'""",
-)
+@command.command(name="list")
 @exclude_internal_option
 @kafka_list_options
 def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
-    """List the topics of the cluster."""
+    """List the topics of the cluster.
+
+    Examples:
+      minikafka topics list -b 127.0.0.1:9092
+      minikafka topics list -o json | jq -r '.topics[].topic'
+    """
     topics = call_admin(bootstrap, lambda admin: admin.describe_topics())
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
     listed = [_listed(topic) for topic in topics]
@@ -158,14 +160,7 @@ class _Described:
     configs: dict[str, tuple[DescribedConfig, ...]]
 
 
-@command.command(
-    examples="""
-  minikafka topics describe orders -b 127.0.0.1:9092
-  minikafka topics describe orders --watch
-  minikafka topics describe --under-replicated-partitions
-  minikafka topics describe -o json
-  minikafka topics describe -o kafka"""
-)
+@command.command()
 @click.argument("topic", required=False)
 @click.option("--under-replicated-partitions", is_flag=True, help="Show only partitions with replicas out of sync.")
 @click.option("--unavailable-partitions", is_flag=True, help="Show only partitions without a live leader.")
@@ -182,7 +177,15 @@ class _Described:
 @kafka_list_options
 @watch_option
 def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:
-    """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics."""
+    """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics.
+
+    Examples:
+      minikafka topics describe orders -b 127.0.0.1:9092
+      minikafka topics describe orders --watch
+      minikafka topics describe --under-replicated-partitions
+      minikafka topics describe -o json
+      minikafka topics describe -o kafka
+    """
     hidden = INTERNAL_TOPICS if wanted["exclude_internal"] else frozenset()
     overridden = wanted["topics_with_overrides"]
     chosen = _Filter(
@@ -270,11 +273,7 @@ def _draw_topic(topic: DescribedTopic) -> None:
     print_table({**PARTITION_COLUMNS, **(MOVING_COLUMNS if moving else {})}, topic.partitions)
 
 
-@command.command(
-    examples="""
-  minikafka topics alter orders --partitions 6 -b 127.0.0.1:9092
-  minikafka config alter --topic orders --set retention.ms=3600000"""
-)
+@command.command()
 @click.argument("topic")
 @click.option("--partitions", type=click.IntRange(1), required=True, help="New number of partitions; it can only grow.")
 @bootstrap_option
@@ -283,20 +282,25 @@ def alter(topic: str, partitions: int, bootstrap: str) -> None:
 
     Records stay where they are. A key may map to another partition from now on, so that its new records no longer
     stand behind its old ones. Settings are altered with `minikafka config alter`.
+
+    Examples:
+      minikafka topics alter orders --partitions 6 -b 127.0.0.1:9092
+      minikafka config alter --topic orders --set retention.ms=3600000
     """
     call_admin(bootstrap, lambda admin: admin.create_partitions({topic: partitions}))
     click.echo(f"Topic {topic} has {partitions} partitions.")
 
 
-@command.command(
-    examples="""
-  minikafka topics delete orders -b 127.0.0.1:9092"""
-)
+@command.command()
 @click.argument("topic")
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @bootstrap_option
 def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
-    """Delete TOPIC and all of its records."""
+    """Delete TOPIC and all of its records.
+
+    Examples:
+      minikafka topics delete orders -b 127.0.0.1:9092
+    """
     try:
         call_admin(bootstrap, lambda admin: admin.delete_topics([topic]))
     except UnknownTopicOrPartition:
@@ -307,12 +311,7 @@ def delete(topic: str, if_exists: bool, bootstrap: str) -> None:
         click.echo(f"Deleted topic {topic}.")
 
 
-@command.command(
-    name="delete-records",
-    examples="""
-  minikafka topics delete-records orders 0:120 1:77 -b 127.0.0.1:9092
-  minikafka topics delete-records orders 0:end -o json""",
-)
+@command.command(name="delete-records")
 @click.argument("topic")
 @click.argument("before", nargs=-1, required=True, metavar="PARTITION:OFFSET...")
 @kafka_list_options
@@ -320,6 +319,10 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
     """Delete the records of TOPIC below an offset, on all replicas; `end`: all that are committed.
 
     The partition begins there from now on. Space is freed when whole segments are below.
+
+    Examples:
+      minikafka topics delete-records orders 0:120 1:77 -b 127.0.0.1:9092
+      minikafka topics delete-records orders 0:end -o json
     """
     wanted = dict(_before(topic, each) for each in before)
     if len(wanted) < len(before):
@@ -379,15 +382,7 @@ def _with_configs(topic: DescribedTopic) -> dict[str, Any]:
 TIMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
 
 
-@lone_command(
-    examples="""
-  minikafka offsets orders -b 127.0.0.1:9092
-  minikafka offsets --time earliest --exclude-internal
-  minikafka offsets orders --time 1795259231681 -o json
-  minikafka offsets -o kafka
-
-The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET."""
-)
+@lone_command()
 @click.argument("topic", required=False)
 @click.option(
     "--time",
@@ -403,6 +398,14 @@ def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
     """Show an offset of each partition of TOPIC, or of all topics: by default where it ends (the high watermark).
 
     -1: no record is that young.
+
+    Examples:
+      minikafka offsets orders -b 127.0.0.1:9092
+      minikafka offsets --time earliest --exclude-internal
+      minikafka offsets orders --time 1795259231681 -o json
+      minikafka offsets -o kafka
+
+    The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET.
     """
     timestamp = TIMES.get(time)
     if timestamp is None:

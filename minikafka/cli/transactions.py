@@ -41,26 +41,20 @@ HANGING = columns_of(
 )
 
 
-@command_group(
-    examples="""
-  minikafka transactions list
-  minikafka transactions describe payments-1
-  minikafka transactions describe-producers orders-0
-  minikafka transactions find-hanging
-  minikafka transactions abort orders-0 --start-offset 4711""",
-)
+@command_group()
 def command() -> None:
-    """List and describe transactions; find and abort hanging ones."""
+    """List and describe transactions; find and abort hanging ones.
+
+    Examples:
+      minikafka transactions list
+      minikafka transactions describe payments-1
+      minikafka transactions describe-producers orders-0
+      minikafka transactions find-hanging
+      minikafka transactions abort orders-0 --start-offset 4711
+    """
 
 
-@command.command(
-    name="list",
-    examples="""
-  minikafka transactions list
-  minikafka transactions list --state Ongoing --running-longer-than-ms 60000
-  minikafka transactions list --transactional-id-pattern 'payments-[0-9]+'
-  minikafka transactions list --producer-id 4000 -o json""",
-)
+@command.command(name="list")
 @repeatable(
     "--state", "states", "Only transactional ids in this state", type=click.Choice(STATES, case_sensitive=False)
 )
@@ -87,7 +81,14 @@ def list_(
     bootstrap: str,
     output: str,
 ) -> None:
-    """List the transactional ids of all coordinators."""
+    """List the transactional ids of all coordinators.
+
+    Examples:
+      minikafka transactions list
+      minikafka transactions list --state Ongoing --running-longer-than-ms 60000
+      minikafka transactions list --transactional-id-pattern 'payments-[0-9]+'
+      minikafka transactions list --producer-id 4000 -o json
+    """
 
     async def listed(admin: AdminClient) -> dict[NodeId, tuple[ListedTransaction, ...]]:
         return await admin.list_transactions(
@@ -108,15 +109,16 @@ def list_(
     print_found(output, {"transactions": found}, LISTED, found, nothing=nothing)
 
 
-@command.command(
-    examples="""
-  minikafka transactions describe payments-1
-  minikafka transactions describe payments-1 payments-2 -o json"""
-)
+@command.command()
 @click.argument("transactional_ids", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
 @list_options
 def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) -> None:
-    """Show state, producer, timeout and partitions of transactional ids."""
+    """Show state, producer, timeout and partitions of transactional ids.
+
+    Examples:
+      minikafka transactions describe payments-1
+      minikafka transactions describe payments-1 payments-2 -o json
+    """
 
     async def described(admin: AdminClient) -> list[tuple[NodeId, DescribedTransaction]]:
         found = await admin.describe_transactions(transactional_ids)
@@ -139,16 +141,16 @@ def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[s
     }
 
 
-@command.command(
-    name="describe-producers",
-    examples="""
-  minikafka transactions describe-producers orders-0
-  minikafka transactions describe-producers orders-0 orders-1 -o json""",
-)
+@command.command(name="describe-producers")
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC-PARTITION...")
 @list_options
 def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str) -> None:
-    """Show the producers that the leader of a partition knows, with their open transactions."""
+    """Show the producers that the leader of a partition knows, with their open transactions.
+
+    Examples:
+      minikafka transactions describe-producers orders-0
+      minikafka transactions describe-producers orders-0 orders-1 -o json
+    """
     names = [parse_partition(each) for each in partitions]
     described = call_admin(bootstrap, lambda admin: admin.describe_producers(names))
     found = [_producers_json(name, producers) for name, producers in described.items()]
@@ -177,16 +179,7 @@ def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -
     }
 
 
-@command.command(
-    name="find-hanging",
-    examples="""
-  minikafka transactions find-hanging
-  minikafka transactions find-hanging --topic orders
-  minikafka transactions find-hanging --broker-id 2 --max-transaction-timeout 60 -o json
-
-A hanging transaction is open in a partition, and no coordinator knows it: consumers with
-isolation.level=read_committed wait at its start offset until `minikafka transactions abort` ends it.""",
-)
+@command.command(name="find-hanging")
 @click.option("--topic", help="Only partitions of this topic (default: all topics).")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition; needs --topic.")
 @click.option("--broker-id", type=int, help="Only partitions that this broker leads.")
@@ -203,7 +196,16 @@ isolation.level=read_committed wait at its start offset until `minikafka transac
 def find_hanging(
     topic: str | None, partition: int | None, broker_id: int | None, minutes: int, bootstrap: str, output: str
 ) -> None:
-    """Find open transactions that no coordinator will end."""
+    """Find open transactions that no coordinator will end.
+
+    Examples:
+      minikafka transactions find-hanging
+      minikafka transactions find-hanging --topic orders
+      minikafka transactions find-hanging --broker-id 2 --max-transaction-timeout 60 -o json
+
+    A hanging transaction is open in a partition, and no coordinator knows it: consumers with
+    isolation.level=read_committed wait at its start offset until `minikafka transactions abort` ends it.
+    """
     if partition is not None and topic is None:
         raise Misuse("--partition needs --topic")
 
@@ -225,14 +227,7 @@ def _hanging_json(each: OpenTransaction) -> dict[str, Any]:
     return {**each.partition._asdict(), **dict(zip(each._fields[1:], each[1:], strict=True))}
 
 
-@command.command(
-    examples="""
-  minikafka transactions abort orders-0 --start-offset 4711
-  minikafka transactions abort orders-0 --start-offset 4711 --force
-
-Without --force, only a hanging transaction is aborted. A transaction that a coordinator knows is ended by its
-producer or its timeout: aborted here, it may be committed in its other partitions."""
-)
+@command.command()
 @click.argument("partition", metavar="TOPIC-PARTITION")
 @click.option(
     "--start-offset",
@@ -243,7 +238,15 @@ producer or its timeout: aborted here, it may be committed in its other partitio
 @click.option("--force", is_flag=True, help="Abort the transaction even if a coordinator knows it.")
 @list_options
 def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output: str) -> None:
-    """Abort the hanging transaction that begins at an offset of TOPIC-PARTITION."""
+    """Abort the hanging transaction that begins at an offset of TOPIC-PARTITION.
+
+    Examples:
+      minikafka transactions abort orders-0 --start-offset 4711
+      minikafka transactions abort orders-0 --start-offset 4711 --force
+
+    Without --force, only a hanging transaction is aborted. A transaction that a coordinator knows is ended by its
+    producer or its timeout: aborted here, it may be committed in its other partitions.
+    """
     name = parse_partition(partition)
 
     async def aborted(admin: AdminClient) -> OpenTransaction:

@@ -25,16 +25,7 @@ from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, BrokerProce
 from minikafka.types import NodeId
 
 
-@lone_command(
-    examples="""
-  minikafka up
-  minikafka up --brokers 3 --data-dir /tmp/mk --config min.insync.replicas=2
-  minikafka up --brokers 1 --data-dir /tmp/one --base-port 19092
-  minikafka serve /tmp/mk/broker-1/broker.properties     # restarts a broker that was killed
-
-The first start writes DIR/broker-N/broker.properties; later starts read the ports and the cluster id from there.
-The log of a broker is DIR/broker-N/broker.log."""
-)
+@lone_command()
 @click.option("--brokers", type=int, help="Number of brokers.  [default: 3, or the number of brokers in DIR]")
 @data_dir_option("Where the brokers' files are kept.")
 @click.option(
@@ -65,6 +56,15 @@ def command(
 
     Clients find the cluster without -b if it listens on the default ports. Ctrl-C or SIGTERM stops all brokers; a
     second one does not wait for leaders to move. A broker that dies is reported, not restarted.
+
+    Examples:
+      minikafka up
+      minikafka up --brokers 3 --data-dir /tmp/mk --config min.insync.replicas=2
+      minikafka up --brokers 1 --data-dir /tmp/one --base-port 19092
+      minikafka serve /tmp/mk/broker-1/broker.properties     # restarts a broker that was killed
+
+    The first start writes DIR/broker-N/broker.properties; later starts read the ports and the cluster id from there.
+    The log of a broker is DIR/broker-N/broker.log.
     """
     settings = parse_flags(config)
     on_terminal = sys.stdout.isatty() if output is None else output == "table"

@@ -23,16 +23,16 @@ GENERATED_SIZE = 18
 """Random bytes of a generated password, which has four characters for three of them."""
 
 
-@command_group(
-    examples="""
-  minikafka users add alice
-  minikafka users list
-  minikafka users remove alice""",
-)
+@command_group()
 def command() -> None:
     """List users; add, change and remove their SCRAM credentials.
 
     Users log in at SASL listeners of the brokers. Users of PLAIN are in the brokers' settings.
+
+    Examples:
+      minikafka users add alice
+      minikafka users list
+      minikafka users remove alice
     """
 
 
@@ -41,15 +41,7 @@ _mechanism_option = repeatable(
 )
 
 
-@command.command(
-    examples=f"""
-  minikafka users add alice
-  minikafka users add alice --password-file alice.password
-  minikafka users add alice --generate --mechanism SCRAM-SHA-256
-
-Without --password-file and --generate, the password is the variable {PASSWORD_VARIABLE}, or is asked for.
-An existing credential of the same mechanism is replaced, and its sessions end."""
-)
+@command.command()
 @click.argument("name")
 @_mechanism_option
 @click.option(
@@ -67,7 +59,16 @@ An existing credential of the same mechanism is replaced, and its sessions end."
 def add(
     name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Path | None, generate: bool, bootstrap: str
 ) -> None:
-    """Create a user, or give it another password (default mechanism: SCRAM-SHA-512)."""
+    """Create a user, or give it another password (default mechanism: SCRAM-SHA-512).
+
+    Examples:
+      minikafka users add alice
+      minikafka users add alice --password-file alice.password
+      minikafka users add alice --generate --mechanism SCRAM-SHA-256
+
+    Without --password-file and --generate, the password is the variable MINIKAFKA_USER_PASSWORD, or is asked for.
+    An existing credential of the same mechanism is replaced, and its sessions end.
+    """
     if generate and password_file is not None:
         raise Misuse("--generate and --password-file exclude each other")
     password = (
@@ -87,31 +88,32 @@ def add(
         click.echo(password)
 
 
-@command.command(
-    "list",
-    examples="""
-  minikafka users list
-  minikafka users list -o json""",
-)
+@command.command("list")
 @list_options
 def list_users(bootstrap: str, output: str) -> None:
-    """List the users with the mechanisms and iterations of their credentials."""
+    """List the users with the mechanisms and iterations of their credentials.
+
+    Examples:
+      minikafka users list
+      minikafka users list -o json
+    """
     users = call_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials())
     rows = [(name, mechanism, str(users[name][mechanism])) for name in sorted(users) for mechanism in users[name]]
     document = {"users": [{"user": row[0], "mechanism": row[1], "iterations": int(row[2])} for row in rows]}
     print_found(output, document, ("User", "Mechanism", "Iterations"), rows, nothing="There are no users.")
 
 
-@command.command(
-    examples="""
-  minikafka users remove alice
-  minikafka users remove alice --mechanism SCRAM-SHA-256"""
-)
+@command.command()
 @click.argument("name")
 @_mechanism_option
 @bootstrap_option
 def remove(name: str, mechanisms: tuple[str, ...], bootstrap: str) -> None:
-    """Delete a user's credentials, or those of some mechanisms. Its sessions end; its ACLs stay."""
+    """Delete a user's credentials, or those of some mechanisms. Its sessions end; its ACLs stay.
+
+    Examples:
+      minikafka users remove alice
+      minikafka users remove alice --mechanism SCRAM-SHA-256
+    """
 
     async def work(admin: Any) -> list[str]:
         known = (await admin.describe_user_scram_credentials()).get(name)

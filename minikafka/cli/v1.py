@@ -144,20 +144,21 @@ ONLY_TSV = frozenset({"LISTENER", "SINCE", "RECEIVED-BYTES", "SENT-BYTES", "IDLE
 """Columns that the table for people lacks."""
 
 
-@lone_command(
-    examples="""
-  minikafka connections -b 127.0.0.1:9092
-  minikafka connections --broker 2 --protocol kafka --watch
-  minikafka connections -o json | jq -r '.brokers[].connections[].software'
-
-The list of each broker is what GET /v1/connections of that broker returns."""
-)
+@lone_command()
 @click.option("--broker", type=click.IntRange(0), help="Only the connections of this broker.")
 @click.option("--protocol", type=click.Choice(["kafka", "rpc", "http"]), help="Only connections with this protocol.")
 @list_options
 @watch_option
 def connections(broker: int | None, protocol: str | None, bootstrap: str, output: str, watch: bool) -> None:
-    """List the open connections of each broker."""
+    """List the open connections of each broker.
+
+    Examples:
+      minikafka connections -b 127.0.0.1:9092
+      minikafka connections --broker 2 --protocol kafka --watch
+      minikafka connections -o json | jq -r '.brokers[].connections[].software'
+
+    The list of each broker is what GET /v1/connections of that broker returns.
+    """
 
     async def listed() -> list[dict[str, Any]]:
         async with V1(bootstrap) as v1:
@@ -199,20 +200,21 @@ def _draw_connections(brokers: list[dict[str, Any]], output: str) -> None:
 # ---- explain ---------------------------------------------------------------------------------------------------------
 
 
-@lone_command(
-    examples="""
-  minikafka explain orders-0
-  minikafka explain orders-0 --watch
-  minikafka explain orders-0 -o json | jq -r .isr.sentence
-
-It is what GET /v1/topics/orders/partitions/0/explain answers; events are as old as the brokers remember."""
-)
+@lone_command()
 @click.argument("partition")
 @bootstrap_option
 @output_option
 @watch_option
 def explain(partition: str, bootstrap: str, output: str, watch: bool) -> None:
-    """Say why PARTITION (orders-0) has this leader, ISR, high watermark and last stable offset."""
+    """Say why PARTITION (orders-0) has this leader, ISR, high watermark and last stable offset.
+
+    Examples:
+      minikafka explain orders-0
+      minikafka explain orders-0 --watch
+      minikafka explain orders-0 -o json | jq -r .isr.sentence
+
+    It is what GET /v1/topics/orders/partitions/0/explain answers; events are as old as the brokers remember.
+    """
     name = parse_partition(partition)
 
     async def asked() -> dict[str, Any]:
@@ -271,29 +273,24 @@ def _concerns(message: dict[str, Any]) -> str:
 HELD_COLUMNS = columns_of("Fault", "Id", "Api", "Message", "Link", "Held ms", "Concerns", Concerns=_concerns)
 
 
-@command_group(
-    examples="""
-  minikafka faults add cut '2>1' --api Fetch
-  minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
-  minikafka faults list
-  minikafka faults held
-  minikafka faults release 2:1 --id 3
-  minikafka faults heal 2:1
-  minikafka faults heal
-
-The brokers must run with mk.testing.endpoints.enable=true. Kinds and links: docs/testing.md.""",
-)
+@command_group()
 def faults() -> None:
-    """Cut, drop, delay, hold, duplicate or reorder messages, or answer requests with an error, for tests."""
+    """Cut, drop, delay, hold, duplicate or reorder messages, or answer requests with an error, for tests.
+
+    Examples:
+      minikafka faults add cut '2>1' --api Fetch
+      minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
+      minikafka faults list
+      minikafka faults held
+      minikafka faults release 2:1 --id 3
+      minikafka faults heal 2:1
+      minikafka faults heal
+
+    The brokers must run with mk.testing.endpoints.enable=true. Kinds and links: docs/testing.md.
+    """
 
 
-@faults.command(
-    examples="""
-  minikafka faults add cut '2>1' --api Fetch
-  minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
-  minikafka faults add drop 'client>1' --api Produce --message answer --count 1
-  minikafka faults add error 'client:billing>*' --api Produce --error NOT_ENOUGH_REPLICAS --count 2"""
-)
+@faults.command()
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("link")
 @click.option("--api", help="Apply to this API only, such as Fetch.")
@@ -307,7 +304,14 @@ def faults() -> None:
 @click.option("--jitter-ms", type=float, help="Longest random addition to the time of a delay.")
 @list_options
 def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
-    """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
+    """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed.
+
+    Examples:
+      minikafka faults add cut '2>1' --api Fetch
+      minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
+      minikafka faults add drop 'client>1' --api Produce --message answer --count 1
+      minikafka faults add error 'client:billing>*' --api Produce --error NOT_ENOUGH_REPLICAS --count 2
+    """
     asked = {name: value for name, value in limits.items() if value is not None}
     document = {"kind": kind, "link": link, **asked}
     answer = ask(bootstrap, "POST", f"/v1/faults{_at_end_of(link)}", document)
@@ -325,15 +329,15 @@ def _at_end_of(link: str) -> str:
     return next((f"?broker={end}" for end in (source, target) if is_number(end)), "")
 
 
-@faults.command(
-    name="list",
-    examples="""
-  minikafka faults list
-  minikafka faults list -o json | jq '.faults[].hits'""",
-)
+@faults.command(name="list")
 @list_options
 def list_(bootstrap: str, output: str) -> None:
-    """List the faults of all brokers, and what they struck."""
+    """List the faults of all brokers, and what they struck.
+
+    Examples:
+      minikafka faults list
+      minikafka faults list -o json | jq '.faults[].hits'
+    """
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
     nothing = "The brokers that answered have no faults." if answer["no_answer"] else "There are no faults."
     print_found(output, answer, FAULT_COLUMNS, answer["faults"], nothing=nothing)
@@ -341,14 +345,15 @@ def list_(bootstrap: str, output: str) -> None:
         click.echo(f"The faults of broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
 
-@faults.command(
-    examples="""
-  minikafka faults held
-  minikafka faults held -o json | jq '.held[].partitions'"""
-)
+@faults.command()
 @list_options
 def held(bootstrap: str, output: str) -> None:
-    """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch."""
+    """List the messages that faults of kind hold hold, with the partitions and offsets of Produce and Fetch.
+
+    Examples:
+      minikafka faults held
+      minikafka faults held -o json | jq '.held[].partitions'
+    """
     answer = ask(bootstrap, "GET", "/v1/faults?broker=all")
     messages = [
         {"fault": f"{each['broker']}:{each['id']}", **message} for each in answer["faults"] for message in each["held"]
@@ -359,12 +364,7 @@ def held(bootstrap: str, output: str) -> None:
         click.echo(f"The messages at broker {each['broker']} are not listed: {each['detail']}.", err=True)
 
 
-@faults.command(
-    examples="""
-  minikafka faults release 2:1 --id 3
-  minikafka faults release 2:1 --count 1 --latest
-  minikafka faults release 2:1 --lose"""
-)
+@faults.command()
 @click.argument("fault", metavar="BROKER:NUMBER")
 @click.option("--id", "ids", type=click.IntRange(1), multiple=True, help="Id of a message (repeatable; default: all).")
 @click.option("--count", type=click.IntRange(1), help="Number of messages to release at most.")
@@ -372,7 +372,13 @@ def held(bootstrap: str, output: str) -> None:
 @click.option("--lose", is_flag=True, help="Lose the messages; their senders get no response.")
 @bootstrap_option
 def release(fault: str, ids: tuple[int, ...], count: int | None, latest: bool, lose: bool, bootstrap: str) -> None:
-    """Deliver messages that a fault of kind hold holds; the fault goes on holding later ones."""
+    """Deliver messages that a fault of kind hold holds; the fault goes on holding later ones.
+
+    Examples:
+      minikafka faults release 2:1 --id 3
+      minikafka faults release 2:1 --count 1 --latest
+      minikafka faults release 2:1 --lose
+    """
     node, number = _named(fault)
     document: dict[str, Any] = {"latest": latest, "lose": lose}
     if ids:
@@ -383,15 +389,16 @@ def release(fault: str, ids: tuple[int, ...], count: int | None, latest: bool, l
     click.echo(f"{'Lost' if lose else 'Delivered'} {answer['released']}.")
 
 
-@faults.command(
-    examples="""
-  minikafka faults heal 2:1
-  minikafka faults heal"""
-)
+@faults.command()
 @click.argument("faults", nargs=-1, metavar="[BROKER:NUMBER]...")
 @bootstrap_option
 def heal(faults: tuple[str, ...], bootstrap: str) -> None:
-    """End these faults; without any, all of all brokers."""
+    """End these faults; without any, all of all brokers.
+
+    Examples:
+      minikafka faults heal 2:1
+      minikafka faults heal
+    """
     named = [_named(each) for each in faults]
 
     async def end() -> tuple[int, list[dict[str, Any]]]:
