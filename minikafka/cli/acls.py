@@ -18,13 +18,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import Decorated, call_admin
 from minikafka.cli.running import Misuse, command_group
-from minikafka.cli.tables import (
-    list_options,
-    many,
-    print_found,
-    repeatable,
-    together,
-)
+from minikafka.cli.tables import list_options, many, print_found, repeatable, together
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
 from minikafka.security.audit import rule_text
@@ -373,10 +367,7 @@ def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> Non
 @click.option("--cluster", is_flag=True, help="Explain operations on the cluster itself.")
 @repeatable("--transactional-id", "transactional_ids", "Transactional id of a producer", "ID")
 @repeatable(
-    "--operation",
-    "operations",
-    "Operation to explain",
-    type=click.Choice(list(OPERATIONS)[1:], case_sensitive=False),
+    "--operation", "operations", "Operation to explain", type=click.Choice(list(OPERATIONS)[1:], case_sensitive=False)
 )
 @click.option("--producer", is_flag=True, help="Explain the operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="Explain the operations that a consumer needs.")

@@ -22,16 +22,7 @@ from msgspec.structs import replace
 from minikafka.addresses import parse_bootstrap
 from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, BrokersUnreachable
 from minikafka.blocking.reading import DataLoss, NotYetCommitted, OffsetRange, RangeReader, ReadingLimits
-from minikafka.check import (
-    Checker,
-    Expectations,
-    HistoryError,
-    Verdict,
-    compare_replicas,
-    history,
-    merged,
-    value_id,
-)
+from minikafka.check import Checker, Expectations, HistoryError, Verdict, compare_replicas, history, merged, value_id
 from minikafka.check.findings import MISSING, Diverged, ReadAboveHw
 from minikafka.check.history import Operation, read_history
 from minikafka.cli.admin import Decorated, GivenPath, tls_files, tls_options
@@ -238,12 +229,7 @@ class Readers:
             if offset >= end:
                 self._checker.report(
                     ReadAboveHw(
-                        **name._asdict(),
-                        offset=offset,
-                        lines=(line,),
-                        process=process,
-                        value=value,
-                        high_watermark=end,
+                        **name._asdict(), offset=offset, lines=(line,), process=process, value=value, high_watermark=end
                     )
                 )
         kept = Expectations(log_start=promised.log_start, compacted=promised.compacted)

@@ -74,11 +74,7 @@ def ca(subject: str, days: int, folder: Path, force: bool, output: str) -> None:
 @command.command()
 @click.argument("name")
 @repeatable(
-    "--host",
-    "hosts",
-    "Host name or IP address by which clients and brokers call the broker",
-    "HOST",
-    required=True,
+    "--host", "hosts", "Host name or IP address by which clients and brokers call the broker", "HOST", required=True
 )
 @SUBJECT
 @_days_option(DAYS)

@@ -362,10 +362,7 @@ class Reading:
         await self._seek(consumer, partitions, ends)
         self.last_s = asyncio.get_running_loop().time()
         if self.begin == END and not self.exit_at_end and sys.stdout.isatty() and sys.stderr.isatty():
-            click.echo(
-                "minikafka: waiting for new records; --from-beginning also prints older ones",
-                err=True,
-            )
+            click.echo("minikafka: waiting for new records; --from-beginning also prints older ones", err=True)
         while not self._enough and not (ends and await self._at_end(consumer, ends)):
             records = await self._polled(consumer)
             for partition, batch in records.items():

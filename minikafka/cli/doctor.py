@@ -31,13 +31,7 @@ from minikafka.cli.admin import client_settings, connection
 from minikafka.cli.doctor_checks import Finding
 from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, lone_command, run
 from minikafka.cli.settings import broker_settings
-from minikafka.cli.tables import (
-    EXISTING_FILE,
-    list_options,
-    many,
-    print_json,
-    print_table,
-)
+from minikafka.cli.tables import EXISTING_FILE, list_options, many, print_json, print_table
 from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig

@@ -494,7 +494,5 @@ def _file(setting: str, path: str, *, has_key: bool) -> CertificateFacts:
     except InvalidConfig:  # without the package cryptography the rest is not known
         return facts
     return replace(
-        facts,
-        seconds_left=made.not_after.timestamp() - time.time(),
-        hosts=frozenset(made.hosts) if has_key else None,
+        facts, seconds_left=made.not_after.timestamp() - time.time(), hosts=frozenset(made.hosts) if has_key else None
     )

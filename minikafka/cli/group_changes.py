@@ -20,14 +20,7 @@ from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Failure, lone_command
-from minikafka.cli.tables import (
-    EXISTING_FILE,
-    kafka_list_options,
-    print_found,
-    print_lines,
-    repeatable,
-    together,
-)
+from minikafka.cli.tables import EXISTING_FILE, kafka_list_options, print_found, print_lines, repeatable, together
 from minikafka.coordination.packing import by_topic
 from minikafka.errors import UNKNOWN, InvalidRequest, NonEmptyGroup, ProtocolError
 from minikafka.groups.offsets import Goal, duration_ms
@@ -116,11 +109,7 @@ def _why(group: str, error: ProtocolError) -> str:
 @lone_command(name="delete-offsets")
 @click.argument("group")
 @repeatable(
-    "--topic",
-    "topics",
-    "Topic, or some of its partitions, whose offsets are deleted",
-    "TOPIC[:P,P]",
-    required=True,
+    "--topic", "topics", "Topic, or some of its partitions, whose offsets are deleted", "TOPIC[:P,P]", required=True
 )
 @kafka_list_options
 def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: str) -> None:

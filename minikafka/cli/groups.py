@@ -18,13 +18,7 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import call_admin
 from minikafka.cli.group_changes import check_choice, chosen, delete, delete_offsets, group_or_all, reset_offsets
 from minikafka.cli.running import command_group
-from minikafka.cli.tables import (
-    columns_of,
-    kafka_list_options,
-    print_found,
-    print_json,
-    print_lines,
-)
+from minikafka.cli.tables import columns_of, kafka_list_options, print_found, print_json, print_lines
 from minikafka.coordination.packing import by_topic
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
 from minikafka.groups.group import State
@@ -266,12 +260,7 @@ class Described:
             "generation": self.group.generation_id,
             "members": [member_json(each) for each in self.group.members],
             "offsets": [
-                {
-                    **each.partition._asdict(),
-                    "committed": each.committed,
-                    "log_end": each.log_end,
-                    "lag": each.lag,
-                }
+                {**each.partition._asdict(), "committed": each.committed, "log_end": each.log_end, "lag": each.lag}
                 for each in self.lags
             ],
         }
@@ -321,11 +310,7 @@ async def described(admin: AdminClient, name: str) -> Described:
     led = await _led(admin, partitions)
     ends = await admin.list_offsets(dict.fromkeys(led, LATEST)) if led else {}
     lags = tuple(
-        Lag(
-            each,
-            committed[each].offset if each in committed else None,
-            ends[each].offset if each in ends else None,
-        )
+        Lag(each, committed[each].offset if each in committed else None, ends[each].offset if each in ends else None)
         for each in partitions
     )
     return Described(group, lags)

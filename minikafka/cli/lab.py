@@ -124,12 +124,7 @@ _options = together(
 @_options
 @output_option
 def run(
-    name: str,
-    truncation: str | None,
-    assignor: str | None,
-    control: str | None,
-    given: tuple[str, ...],
-    output: str,
+    name: str, truncation: str | None, assignor: str | None, control: str | None, given: tuple[str, ...], output: str
 ) -> None:
     """Play one story, and show what each step changed, and why.
 
@@ -388,11 +383,7 @@ def _print_both_stacked(both: comparing.Comparison, labels: list[str]) -> None:
 
 def run_as_json(scenario: Scenario, run: Run) -> dict[str, Any]:
     """One run: exactly scenario, truncation, lost, diverged, steps."""
-    return {
-        "scenario": scenario.name,
-        **_damage(run),
-        "steps": [_step(each, truncation_of(run)) for each in run.steps],
-    }
+    return {"scenario": scenario.name, **_damage(run), "steps": [_step(each, truncation_of(run)) for each in run.steps]}
 
 
 def compared_as_json(

@@ -204,13 +204,7 @@ HINT_AFTER_S = 1.0
     help="File to append the outcome of every record to, for `minikafka audit`.  [none]",
 )
 def command(
-    topic: str,
-    bootstrap: str,
-    partition: int | None,
-    acks: str,
-    rate: float | None,
-    ledger: Path | None,
-    **form: Any,
+    topic: str, bootstrap: str, partition: int | None, acks: str, rate: float | None, ledger: Path | None, **form: Any
 ) -> None:
     r"""Send standard input to TOPIC, one record a line.
 

@@ -102,10 +102,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quotas": ("minikafka.cli.quotas:command", "List, set and remove quotas of users and client ids."),
     "reassign": ("minikafka.cli.reassign:command", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.v1:explain", "Say why a partition has this leader, this ISR, this high watermark."),
-    "connections": (
-        "minikafka.cli.v1:connections",
-        "List the clients and brokers that are connected to each broker.",
-    ),
+    "connections": ("minikafka.cli.v1:connections", "List the clients and brokers that are connected to each broker."),
     "elect": ("minikafka.cli.reassign:elect", "Elect preferred leaders, or any where none is in sync."),
     "doctor": ("minikafka.cli.doctor:command", "Look for what is wrong with a cluster; say what to do."),
     "groups": ("minikafka.cli.groups:command", "Look at consumer groups; move and delete their offsets."),

@@ -182,12 +182,7 @@ def flights_command(
 def summary_to_json(summary: Summary) -> dict[str, Any]:
     """The contract."""
     lines = [{name: getattr(line, name) for name in type(line).__slots__} for line in summary.lines]
-    return {
-        "rows_read": summary.rows_read,
-        "windows": summary.windows,
-        "until_ms": summary.until_ms,
-        "lines": lines,
-    }
+    return {"rows_read": summary.rows_read, "windows": summary.windows, "until_ms": summary.until_ms, "lines": lines}
 
 
 def print_flights(summary: dict[str, Any]) -> None:

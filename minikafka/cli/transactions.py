@@ -10,14 +10,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli.admin import call_admin, parse_partition
 from minikafka.cli.running import Failure, Misuse, command_group
-from minikafka.cli.tables import (
-    columns_of,
-    list_options,
-    partition_name,
-    print_found,
-    repeatable,
-    rows_of,
-)
+from minikafka.cli.tables import columns_of, list_options, partition_name, print_found, repeatable, rows_of
 from minikafka.client.routing import TRANSACTION_KEY
 from minikafka.transactions.hanging import OpenTransaction
 from minikafka.transactions.records import State
