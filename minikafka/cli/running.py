@@ -18,7 +18,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -262,32 +262,6 @@ def _drop_output() -> None:
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def _handlers_put_back() -> Iterator[None]:
-    """A closed loop leaves its handlers, which do nothing: no signal would end what the command does next."""
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@_handlers_put_back()
-def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Run on uvloop. SIGINT and SIGTERM cancel the work, which cleans up; then the command fails as interrupted."""
-
-    async def cancelled_by_signals() -> Result:
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in _ENDING:
-            loop.add_signal_handler(number, lambda: task.cancel() if task is not None else None)
-        return await work()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(cancelled_by_signals())
-
-
 class Signals:
     """SIGINT and SIGTERM as a command sees them: the first asks it to stop, the second to hurry, the third ends it."""
 
@@ -302,23 +276,40 @@ class Signals:
             self.asked.set()
         elif not self.urged.is_set():
             self.urged.set()
-        elif self._task is not None:
+        else:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the command where it waits."""
+        if self._task is not None:
             self._task.cancel()
 
 
-@_handlers_put_back()
+def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run on uvloop. SIGINT and SIGTERM cancel the work, which cleans up; then the command fails as interrupted."""
+    return _run(lambda _: work(), Signals.cancel)
+
+
 def run_until_asked(work: Callable[[Signals], Coroutine[Any, Any, Result]]) -> Result:
     """Run on uvloop; ``work`` watches the signals and ends by itself."""
+    return _run(work, Signals.ask)
 
+
+def _run(work: Callable[[Signals], Coroutine[Any, Any, Result]], on_signal: Callable[[Signals], None]) -> Result:
     async def with_signals() -> Result:
-        signals = Signals()
-        loop = asyncio.get_running_loop()
+        signals, loop = Signals(), asyncio.get_running_loop()
         for number in _ENDING:
-            loop.add_signal_handler(number, signals.ask)
+            loop.add_signal_handler(number, on_signal, signals)
         return await work(signals)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(with_signals())
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(with_signals())
+    finally:
+        # A closed loop leaves its handlers, which do nothing: no signal would end what the command does next.
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def check_reachable(bootstrap: str) -> None:
