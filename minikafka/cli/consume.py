@@ -26,6 +26,7 @@ from typing import Any, Literal
 import click
 
 from minikafka import CommitFailed, Consumer, OffsetAndTimestamp
+from minikafka import errors as kafka
 from minikafka.check import value_id
 from minikafka.cli.admin import client_settings, with_admin
 from minikafka.cli.formats import (
@@ -53,14 +54,6 @@ from minikafka.cli.running import (
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.structs import ConsumerRecord
 from minikafka.config import KIB
-from minikafka.errors import (
-    GroupAuthorizationFailed,
-    GroupIdNotFound,
-    InvalidRequest,
-    OffsetOutOfRange,
-    TopicAuthorizationFailed,
-    UnknownTopicOrPartition,
-)
 from minikafka.groups.assignors import ASSIGNORS
 from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment
@@ -95,7 +88,7 @@ class Start:
             case "time":
                 return end if at_time is None else at_time
         if not begin <= self.number <= end:
-            raise OffsetOutOfRange(f"{name}: offset {self.number} is outside {begin} to {end}")
+            raise kafka.OffsetOutOfRange(f"{name}: offset {self.number} is outside {begin} to {end}")
         return self.number
 
 
@@ -372,10 +365,12 @@ class Reading:
     def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
         numbers = consumer.partitions_for_topic(self.topic) or frozenset()
         if not numbers:
-            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+            raise kafka.UnknownTopicOrPartition(f"there is no topic {self.topic}")
         missing = sorted(set(self.only) - numbers)
         if missing:
-            raise UnknownTopicOrPartition(f"{self.topic} has {many(len(numbers), 'partition')}, and no {missing[0]}")
+            raise kafka.UnknownTopicOrPartition(
+                f"{self.topic} has {many(len(numbers), 'partition')}, and no {missing[0]}"
+            )
         return [TopicPartition(self.topic, number) for number in sorted(set(self.only) or numbers)]
 
     async def _seek(
@@ -413,7 +408,7 @@ class Reading:
     async def _share(self, consumer: Consumer) -> None:
         """As a member: what was printed is committed by itself, and when it ends."""
         if not consumer.partitions_for_topic(self.topic):
-            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+            raise kafka.UnknownTopicOrPartition(f"there is no topic {self.topic}")
         ends: dict[TopicPartition, int] = {}
         self.last_s = asyncio.get_running_loop().time()
         while not self._enough:
@@ -436,16 +431,16 @@ class Reading:
             return False
         try:
             return await self._at_end(consumer, {each: ends[each] for each in mine})
-        except InvalidRequest:
+        except kafka.InvalidRequest:
             return False  # a partition was lost meanwhile: the group has gone on without this member
 
     async def _others_have_all(self, consumer: Consumer) -> bool:
         try:
             me = consumer.group_metadata()
             (group,) = await with_admin(self.bootstrap, lambda admin: admin.describe_consumer_groups([me.group_id]))
-        except (CommitFailed, GroupIdNotFound):
+        except (CommitFailed, kafka.GroupIdNotFound):
             return False  # not a member yet, or no longer
-        except (GroupAuthorizationFailed, TopicAuthorizationFailed):
+        except (kafka.GroupAuthorizationFailed, kafka.TopicAuthorizationFailed):
             return False  # other members read topics that this user may not describe: it is not known
         numbers = consumer.partitions_for_topic(self.topic) or frozenset()
         partitions = {TopicPartition(self.topic, number) for number in numbers}

@@ -26,6 +26,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient, __version__
+from minikafka import errors as kafka
 from minikafka.cli import doctor_checks as checks
 from minikafka.cli.admin import client_settings, connection
 from minikafka.cli.doctor_checks import Finding
@@ -35,14 +36,6 @@ from minikafka.cli.tables import EXISTING_FILE, list_options, many, print_json, 
 from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
-from minikafka.errors import (
-    ClusterAuthorizationFailed,
-    InvalidConfig,
-    ProtocolError,
-    TopicAuthorizationFailed,
-    WorldError,
-    in_words,
-)
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.log_directory import partitions_in, without_identity
@@ -126,7 +119,7 @@ async def _broker(asker: Asker, http: V1, node: int, address: Address) -> checks
             facts.skew_ms = described.wall_ms - (before + after) // 2_000_000
             facts.skew_error_ms = (after - before) // 2_000_000
         facts.version = (await asker.ask(address, ApiVersionsRequest(), DIAL_TIMEOUT_S)).broker_version
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         facts.unreachable = error.message.rpartition(f"{address}: ")[2].removeprefix("no connection: ")
         return facts
     if (ready := await http.text(address, "GET", "/readyz")) is not None:
@@ -153,7 +146,7 @@ async def _from_admin(bootstrap: str, facts: checks.ClusterFacts) -> None:
     try:
         async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
             await _ask_admin(admin, facts)
-    except (ProtocolError, WorldError) as error:
+    except (kafka.ProtocolError, kafka.WorldError) as error:
         facts.quorum_silent = facts.quorum_silent or str(error)
 
 
@@ -163,23 +156,23 @@ async def _ask_admin(admin: AdminClient, facts: checks.ClusterFacts) -> None:
     try:
         described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
         facts.topic_settings = {each.resource_name: {one.name: one.value for one in each.configs} for each in described}
-    except TopicAuthorizationFailed as error:
+    except kafka.TopicAuthorizationFailed as error:
         facts.denied.append(error.message)
     asked = dict.fromkeys(SETTINGS_ASKED)
     for broker in facts.brokers:
         if not broker.unreachable:
-            with contextlib.suppress(ProtocolError):
+            with contextlib.suppress(kafka.ProtocolError):
                 [found] = await admin.describe_configs([ConfigResource("broker", str(broker.node_id), asked)])
                 broker.settings = {each.name: each.value for each in found.configs}
-    with contextlib.suppress(ProtocolError):  # there is no authorizer, or this client may not
+    with contextlib.suppress(kafka.ProtocolError):  # there is no authorizer, or this client may not
         facts.access.acl_count = len(await admin.describe_acls(AclFilter()))
-    with contextlib.suppress(ProtocolError):
+    with contextlib.suppress(kafka.ProtocolError):
         facts.access.iterations = await admin.describe_user_scram_credentials()
     try:
         facts.quorum = await admin.describe_quorum()
-    except ClusterAuthorizationFailed as error:
+    except kafka.ClusterAuthorizationFailed as error:
         facts.denied.append(error.message)
-    except ProtocolError as error:
+    except kafka.ProtocolError as error:
         facts.quorum_silent = error.message
 
 
@@ -221,7 +214,7 @@ def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
     try:
         found = parse_meta_properties(path.read_bytes())
     except (OSError, BadCheckpoint) as error:
-        return f"{META_PROPERTIES} cannot be read: {in_words(error)}"
+        return f"{META_PROPERTIES} cannot be read: {kafka.in_words(error)}"
     if is_metadata_of_kafka(ReadDisk(folder)):
         return f"{METADATA_PARTITION} {METADATA_OF_KAFKA}"
     if found.node_id != node_id:
@@ -261,7 +254,7 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
     for file in files:
         try:
             config = broker_settings(file, os.environ, ()).config
-        except InvalidConfig as refused:
+        except kafka.InvalidConfig as refused:
             found.append(
                 Finding(checks.ERROR, "settings", str(file), refused.message, "change the setting: no broker starts so")
             )
