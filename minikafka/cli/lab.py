@@ -23,11 +23,12 @@ from rich.text import Text
 
 from minikafka.cli.running import FAILED, Misuse, command_group
 from minikafka.cli.tables import (
+    columns_of,
     console,
     list_output_option,
     output_option,
+    print_found,
     print_json,
-    print_table,
     repeatable,
     together,
 )
@@ -69,22 +70,12 @@ def list_(output: str) -> None:
       minikafka lab list
       minikafka lab list -o json | jq -r '.scenarios[].name'
     """
-    stories = list(_stories())
-    rows = [((*aliases, name)[0], see, text) for name, aliases, text, see, _ in stories]
-    if output == "json":
-        members = ("scenario", "aliases", "story", "references", "runs")
-        print_json(
-            {
-                "scenarios": [
-                    {"name": shown, **dict(zip(members, each, strict=True))}
-                    for (shown, _, _), each in zip(rows, stories, strict=True)
-                ]
-            }
-        )
-    elif output == "tsv":
-        print_table(("scenario", "see", "story"), rows, output)
-    else:
-        print_table(("scenario", "story"), [(name, _with_sources(text, see)) for name, see, text in rows])
+    members = ("scenario", "aliases", "story", "references", "runs")
+    stories = [{"name": (*each[1], each[0])[0], **dict(zip(members, each, strict=True))} for each in _stories()]
+    columns = columns_of("scenario=name", "see=references", "story")
+    if output == "table":
+        columns = columns_of("scenario=name", "story", story=_with_sources)
+    print_found(output, {"scenarios": stories}, columns, stories)
 
 
 def _stories() -> Iterator[tuple[str, list[str], str, list[str], list[dict[str, str]]]]:
@@ -98,9 +89,9 @@ def _stories() -> Iterator[tuple[str, list[str], str, list[str], list[dict[str, 
         yield name, [], played.about, list(played.references), [dict(played.options)]
 
 
-def _with_sources(text: str, sources: Iterable[str]) -> str:
+def _with_sources(listed: Mapping[str, Any]) -> str:
     """The story with the KIPs and issues that it does not name itself: a column of their own would not fit."""
-    more = ", ".join(each for each in sources if each not in text)
+    text, more = listed["story"], ", ".join(each for each in listed["references"] if each not in listed["story"])
     return f"{text} ({more})" if more else text
 
 
