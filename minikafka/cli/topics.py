@@ -8,9 +8,8 @@ ISR, version (partition epoch), controller epoch. Its JSON is a contract, see do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
@@ -116,8 +115,7 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
       minikafka topics list -b 127.0.0.1:9092
       minikafka topics list -o json | jq -r '.topics[].topic'
     """
-    topics = call_admin(bootstrap, lambda admin: admin.describe_topics())
-    topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
+    topics = call_admin(bootstrap, lambda admin: _topics(admin, None, exclude_internal=exclude_internal))
     listed = [_listed(topic) for topic in topics]
     print_found(
         output,
@@ -129,31 +127,26 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
+class _Filter(NamedTuple):
     """Which partitions are shown; the flags are kafka-topics'."""
 
-    under_replicated: bool
-    unavailable: bool
-    under_min_isr: bool
-    at_min_isr: bool
+    under_replicated_partitions: bool
+    unavailable_partitions: bool
+    under_min_isr_partitions: bool
+    at_min_isr_partitions: bool
 
-    def __bool__(self) -> bool:
-        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
-
-    def passes(self, each: DescribedPartition, needed: int, living: Sequence[NodeId]) -> bool:
+    def passes(self, each: DescribedPartition, min_isr: int, living: Sequence[NodeId]) -> bool:
         """Return True if the partition has one of the problems that the command looks for."""
-        in_sync = len(each.isr)
+        in_sync, needed = len(each.isr), effective_min_isr(min_isr, each.replicas, each.adding_replicas)
         return (
-            (self.under_replicated and in_sync < factor_of(each))
-            or (self.unavailable and each.leader not in living)
-            or (self.under_min_isr and (each.leader == NO_NODE or in_sync < needed))
-            or (self.at_min_isr and in_sync == needed)
+            (self.under_replicated_partitions and in_sync < factor_of(each))
+            or (self.unavailable_partitions and each.leader not in living)
+            or (self.under_min_isr_partitions and (each.leader == NO_NODE or in_sync < needed))
+            or (self.at_min_isr_partitions and in_sync == needed)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
+class _Described(NamedTuple):
     """What ``describe`` shows: topics, and their effective settings where they were asked for."""
 
     topics: list[DescribedTopic]
@@ -176,7 +169,15 @@ class _Described:
 @exclude_internal_option
 @kafka_list_options
 @watch_option
-def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:
+def describe(
+    topic: str | None,
+    exclude_internal: bool,
+    topics_with_overrides: bool,
+    bootstrap: str,
+    output: str,
+    watch: bool,
+    **wanted: bool,
+) -> None:
     """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics.
 
     Examples:
@@ -186,53 +187,40 @@ def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **want
       minikafka topics describe -o json
       minikafka topics describe -o kafka
     """
-    hidden = INTERNAL_TOPICS if wanted["exclude_internal"] else frozenset()
-    overridden = wanted["topics_with_overrides"]
-    chosen = _Filter(
-        wanted["under_replicated_partitions"],
-        wanted["unavailable_partitions"],
-        wanted["under_min_isr_partitions"],
-        wanted["at_min_isr_partitions"],
-    )
+    chosen = _Filter(**wanted) if any(wanted.values()) else None
+
+    async def described(admin: AdminClient) -> _Described:
+        topics = await _topics(admin, topic, exclude_internal=exclude_internal)
+        topics = [each for each in topics if each.config or not topics_with_overrides]
+        configs: dict[str, tuple[DescribedConfig, ...]] = {}
+        if output == "kafka" or chosen is not None:
+            found = await admin.describe_configs([ConfigResource("topic", each.topic) for each in topics])
+            configs = {each.resource_name: each.configs for each in found}
+        if chosen is not None:
+            living = [each["node_id"] for each in (await admin.describe_cluster())["brokers"]]
+            topics = [_filtered(each, chosen, configs[each.topic], living) for each in topics]
+            topics = [each for each in topics if each.partitions]
+        return _Described(topics, configs)
+
     show(
-        lambda: with_admin(bootstrap, lambda admin: _describe(admin, topic, chosen, with_configs=output == "kafka")),
-        lambda found: _draw(
-            _without(found, hidden, overridden=overridden), output, filtered=bool(chosen), overridden=overridden
-        ),
+        lambda: with_admin(bootstrap, described),
+        lambda found: _draw(found, output, filtered=chosen is not None, overridden=topics_with_overrides),
         watch=watch,
     )
 
 
-def _without(found: _Described, hidden: Collection[str], *, overridden: bool) -> _Described:
-    topics = [each for each in found.topics if each.topic not in hidden and (each.config or not overridden)]
-    return replace(found, topics=topics)
-
-
-async def _describe(admin: AdminClient, topic: str | None, chosen: _Filter, *, with_configs: bool) -> _Described:
+async def _topics(admin: AdminClient, topic: str | None, *, exclude_internal: bool) -> list[DescribedTopic]:
+    """The topic of this name, or all; with ``exclude_internal`` no internal ones."""
     topics = await admin.describe_topics(None if topic is None else [topic])
-    configs: dict[str, tuple[DescribedConfig, ...]] = {}
-    if with_configs or chosen:
-        found = await admin.describe_configs([ConfigResource("topic", each.topic) for each in topics])
-        configs = {each.resource_name: each.configs for each in found}
-    if chosen:
-        brokers = (await admin.describe_cluster())["brokers"]
-        living = [each["node_id"] for each in brokers]
-        topics = [_filtered(each, chosen, configs[each.topic], living) for each in topics]
-        topics = [each for each in topics if each.partitions]
-    return _Described(topics, configs)
+    return [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
 
 
 def _filtered(
     topic: DescribedTopic, chosen: _Filter, configs: Sequence[DescribedConfig], living: Sequence[NodeId]
 ) -> DescribedTopic:
     minimum = next(int(each.value) for each in configs if each.name == "min.insync.replicas")
-
-    def needed(each: DescribedPartition) -> int:
-        return effective_min_isr(minimum, each.replicas, each.adding_replicas)
-
-    return structs.replace(
-        topic, partitions=tuple(each for each in topic.partitions if chosen.passes(each, needed(each), living))
-    )
+    partitions = tuple(each for each in topic.partitions if chosen.passes(each, minimum, living))
+    return structs.replace(topic, partitions=partitions)
 
 
 def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -> None:
@@ -414,8 +402,7 @@ def offsets(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
         timestamp = int(time)
 
     async def asked(admin: AdminClient) -> dict[TopicPartition, ListedOffset]:
-        topics = await admin.describe_topics(None if topic is None else [topic])
-        topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
+        topics = await _topics(admin, topic, exclude_internal=exclude_internal)
         return await admin.list_offsets(dict.fromkeys(partitions_of(topics), timestamp))
 
     found = call_admin(bootstrap, asked)
