@@ -206,7 +206,7 @@ def reset_offsets(
             await _check_empty(admin, groups)
         found = {}
         for each in groups:
-            offsets = await (new_offsets(admin, each, topics, goal) if planned is None else _within(admin, planned))
+            offsets = await (new_offsets(admin, each, topics, goal) if planned is None else _within(admin, planned, {}))
             if offsets:
                 found[each] = offsets
             elif group is not None:
@@ -282,27 +282,32 @@ def _moment_ms(text: str) -> int:
 async def new_offsets(
     admin: AdminClient, group: str, topics: tuple[str, ...], goal: Goal
 ) -> dict[TopicPartition, Offset]:
-    """The offsets of a reset, each brought between the log's start and its end; none of a group without commits."""
+    """The offsets of a reset; none of a group without commits."""
     committed = await admin.list_consumer_group_offsets(group)
     partitions = [each for topic in topics for each in await partitions_named(admin, topic)] or sorted(committed)
-    if not partitions:
-        return {}
-    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    times: Mapping[TopicPartition, Any] = {}
-    if goal.kind == "time":
-        times = await admin.list_offsets(dict.fromkeys(partitions, goal.time_ms))
+    now = {name: each.offset for name, each in committed.items()}
+    return await _within(admin, dict.fromkeys(partitions, goal), now) if partitions else {}
+
+
+async def _within(
+    admin: AdminClient, goals: Mapping[TopicPartition, Goal], committed: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, Offset]:
+    """Where the goals are, each brought between the log's start and its end."""
+    starts = await admin.list_offsets(dict.fromkeys(goals, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(goals, LATEST))
+    moments = {name: goal.time_ms for name, goal in goals.items() if goal.kind == "time"}
+    times = await admin.list_offsets(moments) if moments else {}
     found: dict[TopicPartition, Offset] = {}
-    for each in partitions:
-        at_time = times[each].offset if each in times and times[each].offset >= 0 else None
-        now = committed[each].offset if each in committed else None
-        found[each] = goal.of(start=starts[each].offset, end=ends[each].offset, committed=now, at_time=at_time)
+    for name, goal in goals.items():
+        at_time = times[name].offset if name in times and times[name].offset >= 0 else None
+        start, end = starts[name].offset, ends[name].offset
+        found[name] = goal.of(start=start, end=end, committed=committed.get(name), at_time=at_time)
     return found
 
 
-def _read_csv(path: Path) -> dict[TopicPartition, Offset]:
+def _read_csv(path: Path) -> dict[TopicPartition, Goal]:
     """``topic,partition,offset`` a line, as ``--export`` writes it; empty lines are passed over."""
-    found: dict[TopicPartition, Offset] = {}
+    found: dict[TopicPartition, Goal] = {}
     # What is no text becomes a line that is no topic,partition,offset, and is reported with its number.
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         for number, row in enumerate(csv.reader(lines), start=1):
@@ -310,24 +315,14 @@ def _read_csv(path: Path) -> dict[TopicPartition, Offset]:
                 continue
             try:
                 topic, partition, offset = row
-                found[TopicPartition(topic, int(partition))] = int(offset)
+                found[TopicPartition(topic, int(partition))] = Goal("offset", offset=int(offset))
             except ValueError:
                 raise click.UsageError(
                     f"--from-file {path}, line {number}: {','.join(row)!r}: topic,partition,offset is needed"
                 ) from None
     if not found:
         raise click.UsageError(f"--from-file {path}: it is empty")
-    return found
-
-
-async def _within(admin: AdminClient, planned: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
-    """What the file says, brought between the logs' starts and ends."""
-    starts = await admin.list_offsets(dict.fromkeys(planned, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(planned, LATEST))
-    return {
-        each: Goal("offset", offset=offset).of(start=starts[each].offset, end=ends[each].offset, committed=None)
-        for each, offset in sorted(planned.items())
-    }
+    return dict(sorted(found.items()))
 
 
 async def _check_empty(admin: AdminClient, groups: list[str]) -> None:
