@@ -131,8 +131,8 @@ async def get_records(visit: Visit) -> Json:
     answer, leader = await from_leader(visit, name, request, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
-    count_max, contains = visit[MAX_RECORDS], visit[CONTAINS].encode()
-    records, next_offset = await records_of(visit, answer, offset, count_max, form_of(visit), contains)
+    wanted = Wanted(count_max=visit[MAX_RECORDS], form=form_of(visit), contains=visit[CONTAINS].encode())
+    records, next_offset = await records_of(visit, answer, offset, wanted)
     return _Fetched.out_of(
         answer,
         records=records,
@@ -203,50 +203,43 @@ class Room:
         return size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which records an answer has, and how it shows them."""
+
+    count_max: int
+    form: str
+    contains: bytes = b""
+    """Only records that contain these bytes."""
+    bytes_max: int = FETCH_BYTES_MAX
+    """Of keys, values and headers; one record may go beyond it."""
+
+
 async def records_of(
-    visit: Visit,
-    answer: m.FetchedPartition,
-    offset: Offset,
-    count_max: int,
-    form: str,
-    contains: bytes = b"",
-    bytes_max: int = FETCH_BYTES_MAX,
+    visit: Visit, answer: m.FetchedPartition, offset: Offset, wanted: Wanted
 ) -> tuple[list[dict[str, Any]], Offset]:
     """What :func:`read_out` finds in the answer of a leader."""
     aborted, limit = filter_of(answer.aborted_transactions), decompressed_max(visit.host, answer.topic)
     data = answer.records
     batches = from_offset(iterate(data[0] if len(data) == 1 else b"".join(data)), offset, end_max=answer.readable_end)
-    return await read_out(
-        batches,
-        offset,
-        aborted=aborted,
-        count_max=count_max,
-        bytes_max=bytes_max,
-        form=form,
-        limit=limit,
-        contains=contains,
-    )
+    return await read_out(batches, offset, wanted, aborted=aborted, limit=limit)
 
 
 async def read_out(
     batches: Iterable[RecordBatch],
     offset: Offset,
+    wanted: Wanted,
     *,
     aborted: AbortedFilter | None = None,
-    count_max: int,
-    bytes_max: int = FETCH_BYTES_MAX,
-    form: str,
     limit: int = DECOMPRESSED_BYTES_MAX,
-    contains: bytes = b"",
 ) -> tuple[list[dict[str, Any]], Offset]:
-    """At most ``count_max`` records from ``offset`` on, as far as there is room, and the offset to go on from.
+    """The wanted records from ``offset`` on, as far as there is room, and the offset to go on from.
 
     Other requests are served in between. ``aborted``: batches to leave out. ``limit``: what one batch may expand to.
-    ``contains``: only records that contain these bytes.
     """
     records: list[dict[str, Any]] = []
     next_offset = offset
-    room, turns = Room(count_max, bytes_max), Turns()
+    room, turns = Room(wanted.count_max, wanted.bytes_max), Turns()
     await asyncio.sleep(0)
     for batch in batches:
         if room.is_full():
@@ -255,19 +248,20 @@ async def read_out(
             await turns.after(0)
             next_offset = batch.next_offset
             continue
-        found, next_offset = await _batch_out(batch, offset, room, turns, form, limit, contains)
+        found, next_offset = await _batch_out(batch, offset, wanted, room, turns, limit)
         records.extend(found)
     return records, next_offset
 
 
 async def _batch_out(
-    batch: RecordBatch, offset: Offset, room: Room, turns: Turns, form: str, limit: int, contains: bytes
+    batch: RecordBatch, offset: Offset, wanted: Wanted, room: Room, turns: Turns, limit: int
 ) -> tuple[list[dict[str, Any]], Offset]:
     """The wanted records of one batch that there is room for, and the offset to go on from.
 
     One entry stands for a batch that cannot be read.
     """
     records: list[dict[str, Any]] = []
+    form, contains = wanted.form, wanted.contains
     if batch.codec or len(batch.data) >= TURN_BYTES:
         await long_step()
     try:
@@ -423,8 +417,8 @@ class PartitionReader:
         if leader != self._leader:
             self._leader = leader
             events.append(Change("leader", self.visit.leader_out(leader)))
-        start, count_max = self.next_offset, FETCH_RECORD_COUNT_MAX
-        records, self.next_offset = await records_of(self.visit, answer, start, count_max, self.form)
+        wanted = Wanted(count_max=FETCH_RECORD_COUNT_MAX, form=self.form)
+        records, self.next_offset = await records_of(self.visit, answer, self.next_offset, wanted)
         for record in records:
             events.append(Change("record", record, record.get("last_offset", record["offset"])))
             self._read_epoch = record["leader_epoch"]

@@ -420,7 +420,7 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore, fou
             request = fetch.fetch_of(visit, name, offset, max_bytes=max_bytes)
             answer, _ = await from_leader(visit, name, request)
             form = fetch.form_of(visit)
-            given = await fetch.records_of(visit, answer, offset, found.count_max, form, bytes_max=found.bytes_max)
-            await found.add(name.partition, *given)
+            wanted = fetch.Wanted(count_max=found.count_max, form=form, bytes_max=found.bytes_max)
+            await found.add(name.partition, *await fetch.records_of(visit, answer, offset, wanted))
         except (Refused, kafka.ProtocolError) as raised:
             found.refuse(name.partition, Refused.of(raised))

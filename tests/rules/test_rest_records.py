@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import fetch, json_text, records, topic_records
-from minikafka.rest.fetch import read_out
+from minikafka.rest.fetch import Wanted, read_out
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.records import FORMATS, RecordIn, record_in, record_out, records_in
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Refused
 from minikafka.wire.batch import RecordBatch, from_offset, iterate, with_fields
+from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX
 from minikafka.wire.markers import EndTransaction, filter_of, marker_batch
 from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import Record, build_batch, control_batch
@@ -31,8 +32,9 @@ def read_in(document: object, now_ms: int) -> list[RecordIn]:
     return asyncio.run(records_in(document, now_ms))
 
 
-def shown(data, offset: int, **options) -> tuple[list[dict], int]:
-    return asyncio.run(read_out(from_offset(iterate(b"".join(data)), offset), offset, **options))
+def shown(data, offset: int, *, aborted=None, limit=DECOMPRESSED_BYTES_MAX, **wanted) -> tuple[list[dict], int]:
+    batches = from_offset(iterate(b"".join(data)), offset)
+    return asyncio.run(read_out(batches, offset, Wanted(**wanted), aborted=aborted, limit=limit))
 
 
 def faults_of(document: object) -> list[tuple[str, str]]:
@@ -454,7 +456,7 @@ def test_steps_of_many_large_answers_have_turns_of_their_own(monkeypatch):
     data = b"".join(batches)
 
     async def read() -> None:
-        found, _ = await read_out(iterate(data), 0, count_max=1000, form="auto")
+        found, _ = await read_out(iterate(data), 0, Wanted(count_max=1000, form="auto"))
         assert len(found) == 60
 
     async def write() -> None:
