@@ -64,6 +64,12 @@ Row: TypeAlias = tuple[Sequence[object], float]
 QUANTILES = (0.5, 0.75, 0.95, 0.99)
 
 
+number = GaugeMetricFamily
+"""A gauge without labels."""
+total = CounterMetricFamily
+"""A counter without labels; its sample is called ``name_total``."""
+
+
 def gauge(name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
     """A value that goes up and down; ``labels`` may be one by itself."""
     return _filled(GaugeMetricFamily, name, meaning, labels, rows)
@@ -85,16 +91,6 @@ def _filled(
     for values, value in rows:
         family.add_metric([values] if isinstance(values, str) else [str(each) for each in values], value)
     return family
-
-
-def number(name: str, meaning: str, value: float) -> Metric:
-    """A gauge without labels."""
-    return GaugeMetricFamily(name, meaning, value=value)
-
-
-def total(name: str, meaning: str, value: float) -> Metric:
-    """A counter without labels."""
-    return CounterMetricFamily(name, meaning, value=value)
 
 
 def histogram(
@@ -218,10 +214,11 @@ class View:
     broker: Broker
     limit: int
     groups: Groups = field(default_factory=Groups)
-    now: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "now", self.broker.world.clock.now())
+    @cached_property
+    def now(self) -> float:
+        """The time at which the scrape first needed it: the same for all of it."""
+        return self.broker.world.clock.now()
 
     @property
     def image(self) -> MetadataImage:

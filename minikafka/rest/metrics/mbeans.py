@@ -17,9 +17,9 @@ from prometheus_client.metrics_core import Metric
 
 from minikafka import __version__
 from minikafka.broker.meters import EventCounts, Histogram, ProcessGauges, RequestMeter, TopicMeter
-from minikafka.replication.leader import LeaderReplica, Remote
+from minikafka.replication.leader import LeaderReplica
 from minikafka.rest.metrics.families import View, Windows, counter, gauge, histogram, number, percentiles_ms, total
-from minikafka.types import METADATA_PARTITION, NodeId
+from minikafka.types import METADATA_PARTITION
 
 PARTITION = ("topic", "partition")
 
@@ -286,24 +286,16 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
 
 def _protocols(view: View) -> Iterator[Metric]:
     """The same requests by the protocol that they came in, and the libraries that are connected."""
+    prefix, labels = "mk_protocol_", ("protocol", "request")
     meters = sorted(view.broker.dispatcher.meters.by_protocol.items())
-    families: tuple[tuple[str, str, Callable[[RequestMeter], float]], ...] = (
-        (
-            "requests",
-            "Requests by protocol: kafka (binary frames), rpc (/rpc), http (/v1), internal (the broker's own).",
-            lambda meter: meter.total.count,
-        ),
-        (
-            "request_seconds",
-            "Time from a request to its answer, in all, by protocol.",
-            lambda meter: meter.total.sum_ns / 1e9,
-        ),
-        ("request_bytes", "Bytes of requests by protocol; not counted for /v1.", lambda meter: meter.bytes_in),
-        ("response_bytes", "Bytes of answers by protocol; not counted for /v1.", lambda meter: meter.bytes_out),
-    )
-    for name, meaning, value in families:
-        rows = ((key, value(meter)) for key, meter in meters)
-        yield counter(f"mk_protocol_{name}", meaning, ("protocol", "request"), rows)
+    meaning = "Requests by protocol: kafka (binary frames), rpc (/rpc), http (/v1), internal (the broker's own)."
+    yield counter(prefix + "requests", meaning, labels, [(key, meter.total.count) for key, meter in meters])
+    meaning = "Time from a request to its answer, in all, by protocol."
+    yield counter(prefix + "request_seconds", meaning, labels, [(key, m.total.sum_ns / 1e9) for key, m in meters])
+    meaning = "Bytes of requests by protocol; not counted for /v1."
+    yield counter(prefix + "request_bytes", meaning, labels, [(key, meter.bytes_in) for key, meter in meters])
+    meaning = "Bytes of answers by protocol; not counted for /v1."
+    yield counter(prefix + "response_bytes", meaning, labels, [(key, meter.bytes_out) for key, meter in meters])
     meaning = "Open connections of Kafka's protocol by the name of the client's library (KIP-511), where known."
     yield gauge("mk_kafka_connections", meaning, "software", sorted(view.broker.kafka_software().items()))
 
@@ -317,28 +309,17 @@ def _own_replicas(view: View) -> Iterator[Metric]:
     yield gauge("mk_partition_hw", "The high watermark of this replica.", PARTITION, watermarks)
     epochs = [(name, each.epoch) for name, each in view.shown]
     yield gauge("mk_partition_leader_epoch", "The leader epoch that this replica knows.", PARTITION, epochs)
-    families: tuple[tuple[str, str, Callable[[LeaderReplica, NodeId, Remote], float]], ...] = (
-        (
-            "leo",
-            "A follower's log end as its leader knows it; -1: it has not fetched yet.",
-            lambda _leader, _node, remote: remote.end_offset,
-        ),
-        (
-            "lag_records",
-            "Records between the leader's log end and a follower's.",
-            lambda leader, _node, remote: leader.log.end_offset - max(remote.end_offset, 0),
-        ),
-        (
-            "caught_up_seconds",
-            "Since a follower was last caught up; out of the ISR beyond replica.lag.time.max.ms. +Inf: never.",
-            lambda _leader, _node, remote: max(0.0, view.now - remote.caught_up_at()),
-        ),
-        ("in_sync", "1 if the follower is in the ISR.", lambda leader, node, _remote: node in leader.isr),
-    )
-    for name, meaning, value in families:
-        rows = (
-            ((*place, node), value(leader, node, remote))
-            for place, leader in view.shown_led
-            for node, remote in leader.remotes.items()
-        )
-        yield gauge(f"mk_replica_{name}", meaning, (*PARTITION, "replica"), rows)
+    labels = (*PARTITION, "replica")
+    followers = [
+        ((*place, node), leader, remote) for place, leader in view.shown_led for node, remote in leader.remotes.items()
+    ]
+    meaning = "A follower's log end as its leader knows it; -1: it has not fetched yet."
+    yield gauge("mk_replica_leo", meaning, labels, [(key, remote.end_offset) for key, _, remote in followers])
+    meaning = "Records between the leader's log end and a follower's."
+    lags = [(key, leader.log.end_offset - max(remote.end_offset, 0)) for key, leader, remote in followers]
+    yield gauge("mk_replica_lag_records", meaning, labels, lags)
+    meaning = "Since a follower was last caught up; out of the ISR beyond replica.lag.time.max.ms. +Inf: never."
+    behind = [(key, max(0.0, view.now - remote.caught_up_at())) for key, _, remote in followers]
+    yield gauge("mk_replica_caught_up_seconds", meaning, labels, behind)
+    meaning = "1 if the follower is in the ISR."
+    yield gauge("mk_replica_in_sync", meaning, labels, [(key, key[-1] in leader.isr) for key, leader, _ in followers])
