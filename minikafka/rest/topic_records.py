@@ -22,6 +22,7 @@ import asyncio
 import heapq
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from minikafka import errors as kafka
@@ -79,36 +80,10 @@ LAST_EVENT_ID: Parsed[Marks] = Parsed(
     "the topic's id are taken for those of the present topic. It wins over `from`.",
     place="header",
     default=Marks(None, {}),
-    default_shown=None,
     reader=_marks,
     described={"type": "string", "pattern": "^(?:[A-Za-z0-9_-]{22}:)?[0-9]{1,10}:[0-9]{1,18}$"},
     example="0:42",
 )
-
-
-def refuse_too_many(partition_count: int) -> None:
-    """422 for a topic that is too wide for one stream."""
-    if partition_count > PARTITION_COUNT_MAX:
-        raise kafka.InvalidPartitions(
-            f"follow reads {PARTITION_COUNT_MAX} partitions at the most, the topic has {partition_count}: "
-            "follow them one by one, at .../partitions/N/stream"
-        )
-
-
-def followed(visit: Visit, topic: str, starts: Positions, begun: Marks) -> Stream:
-    """The stream that begins with ``starts``; those of the partitions that ``begun`` names are in that topic."""
-    accept = visit.accept
-    wishes = {each: accept.quality(each) for each in (json_text.NDJSON, json_text.EVENT_STREAM)}
-    if not max(wishes.values()):
-        raise unacceptable_type(accept, wishes)
-    as_events = wishes[json_text.EVENT_STREAM] > wishes[json_text.NDJSON]
-    follower = _Follower(visit, topic, starts, begun, _event if as_events else _line)
-    head, silence = (json_text.RETRY, json_text.HEARTBEAT) if as_events else (b"", b"\n")
-    return Stream(
-        chunks=follower.chunks(head, silence),
-        media_type=json_text.EVENT_STREAM if as_events else json_text.NDJSON,
-        farewell=json_text.FAREWELL if as_events else b'{"end": {"why": "the broker stops"}}\n',
-    )
 
 
 def _event(change: fetch.Change, partition: int, position: str) -> bytes:
@@ -120,34 +95,30 @@ def _line(change: fetch.Change, partition: int, _position: str) -> bytes:
     return json_text.text_of(data if change.kind == "record" else {change.kind: data})
 
 
+@dataclass(eq=False)
 class _Follower:
     """All readers of one stream; they hand over one poll at a time."""
 
-    def __init__(
-        self,
-        visit: Visit,
-        topic: str,
-        starts: Positions,
-        begun: Marks,
-        written: Callable[[fetch.Change, int, str], bytes],
-    ) -> None:
-        self._visit = visit
-        self._topic = topic
-        self._written = written
-        self._starts = starts
-        self._begun = begun
-        self._topic_id = begun.topic_id
-        """Of the topic that the positions are in."""
-        self._former_ids: set[TopicId | None] = set()
-        """Of topics that were deleted and created again while this was read."""
-        self._positions = dict(starts)
-        self._polls: asyncio.Queue[tuple[int, list[fetch.Change], fetch.Mark]] = asyncio.Queue(maxsize=1)
-        self._readers: dict[int, asyncio.Task[None]] = {}
+    visit: Visit
+    topic: str
+    starts: Positions
+    begun: Marks
+    """The partitions that it names begin in that topic."""
+    written: Callable[[fetch.Change, int, str], bytes]
+    _polls: asyncio.Queue[tuple[int, list[fetch.Change], fetch.Mark]] = field(init=False)
+    _readers: dict[int, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _former_ids: set[TopicId | None] = field(default_factory=set, init=False)
+    """Of topics that were deleted and created again while this was read."""
+
+    def __post_init__(self) -> None:
+        self._polls = asyncio.Queue(maxsize=1)
+        # Where each partition goes on, and the topic that this is in.
+        self._positions, self._topic_id = dict(self.starts), self.begun.topic_id
 
     async def chunks(self, head: bytes, silence: bytes) -> AsyncGenerator[bytes, None]:
         """One chunk a poll; ``silence`` after heartbeat_ms without news. Ends when no partition can be read."""
         loop = asyncio.get_running_loop()
-        patience_s = self._visit[fetch.HEARTBEAT_MS] / 1000
+        patience_s = self.visit[fetch.HEARTBEAT_MS] / 1000
         try:
             self._begin()
             yield head
@@ -169,18 +140,18 @@ class _Follower:
 
     def _begin(self) -> None:
         """A reader for each partition that has none yet."""
-        topic = self._visit.host.image.topics.get(self._topic)
+        topic = self.visit.host.image.topics.get(self.topic)
         for each in topic.partitions[:PARTITION_COUNT_MAX] if topic is not None else ():
             if each.partition not in self._readers:
-                task = asyncio.create_task(self._read(each.partition), name=f"follow-{self._topic}-{each.partition}")
+                task = asyncio.create_task(self._read(each.partition), name=f"follow-{self.topic}-{each.partition}")
                 self._readers[each.partition] = task
 
     async def _read(self, partition: int) -> None:
-        name = TopicPartition(self._topic, partition)
-        start, topic_id = self._starts.get(partition, 0), None
-        if partition in self._begun.positions:
-            topic_id = self._begun.topic_id
-        visit = self._visit
+        name = TopicPartition(self.topic, partition)
+        start, topic_id = self.starts.get(partition, 0), None
+        if partition in self.begun.positions:
+            topic_id = self.begun.topic_id
+        visit = self.visit
         reader = fetch.PartitionReader(
             visit, name, start, wait_ms=visit[fetch.HEARTBEAT_MS], form=visit[fetch.FORMAT], topic_id=topic_id
         )
@@ -193,7 +164,7 @@ class _Follower:
         position = self._moved(partition, mark)
         last = len(kept) - 1
         return b"".join(
-            self._written(each, partition, position if number == last else "") for number, each in enumerate(kept)
+            self.written(each, partition, position if number == last else "") for number, each in enumerate(kept)
         )
 
     def _moved(self, partition: int, mark: fetch.Mark) -> str:
@@ -381,7 +352,15 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
 
 async def _follow(visit: Visit, topic_id: TopicId, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
     """What is wrong with the request gets a status: the starts are found before the answer begins."""
-    refuse_too_many(len(names))
+    if len(names) > PARTITION_COUNT_MAX:
+        raise kafka.InvalidPartitions(
+            f"follow reads {PARTITION_COUNT_MAX} partitions at the most, the topic has {len(names)}: "
+            "follow them one by one, at .../partitions/N/stream"
+        )
+    wishes = {each: visit.accept.quality(each) for each in (json_text.NDJSON, json_text.EVENT_STREAM)}
+    if not max(wishes.values()):
+        raise unacceptable_type(visit.accept, wishes)
+    as_events = wishes[json_text.EVENT_STREAM] > wishes[json_text.NDJSON]
     last = visit[LAST_EVENT_ID]
     positions = last.positions
 
@@ -397,7 +376,14 @@ async def _follow(visit: Visit, topic_id: TopicId, names: list[TopicPartition], 
 
     offsets = await asyncio.gather(*map(start_of, names))
     starts = dict(zip((name.partition for name in names), offsets, strict=True))
-    return followed(visit, names[0].topic, starts, Marks(last.topic_id or topic_id, positions or starts))
+    begun = Marks(last.topic_id or topic_id, positions or starts)
+    follower = _Follower(visit, names[0].topic, starts, begun, _event if as_events else _line)
+    head, silence = (json_text.RETRY, json_text.HEARTBEAT) if as_events else (b"", b"\n")
+    return Stream(
+        chunks=follower.chunks(head, silence),
+        media_type=json_text.EVENT_STREAM if as_events else json_text.NDJSON,
+        farewell=json_text.FAREWELL if as_events else b'{"end": {"why": "the broker stops"}}\n',
+    )
 
 
 async def _start_of(visit: Visit, name: TopicPartition) -> Offset:
