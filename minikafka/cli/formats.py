@@ -109,10 +109,9 @@ def parse_format(text: str, shown: Callable[[bytes], bytes] = bytes) -> Callable
             position += 2
         elif here == "\\" and follows == "x":
             digits = text[position + 2 : position + 4]
-            try:
-                literal += bytes.fromhex(digits)
-            except ValueError:
-                raise BadFormat(f"\\x{digits}: two hexadecimal digits are needed") from None
+            if not re.fullmatch("[0-9A-Fa-f]{2}", digits):
+                raise BadFormat(f"\\x{digits}: two hexadecimal digits are needed")
+            literal += bytes.fromhex(digits)
             position += 4
         elif here == "\\" and follows in _ESCAPES:
             literal += _ESCAPES[follows]

@@ -250,7 +250,8 @@ def lines(explained: dict[str, Any]) -> Iterator[str]:
 
 def _because(events: list[dict[str, Any]]) -> Iterator[str]:
     for event in events:
-        yield f"    {event['at'][:23]}  broker {event['broker']}: {event['sentence']}"
+        at = event["at"] or "before its start"
+        yield f"    {at[:23]:<23}  broker {event['broker']}: {event['sentence']}"
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

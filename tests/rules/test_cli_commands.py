@@ -573,6 +573,19 @@ def test_acks_0_promises_nothing():
     assert tally.summary() == {"sent": 1, "acknowledged": 0, "failed": 0, "unknown": 1}
 
 
+def test_explanation_has_events_without_a_time():
+    """A broker that starts learns from the metadata what happened before, and not when."""
+    event = {"at": None, "broker": 1, "sentence": "broker 1 was elected"}
+    cause = {"sentence": "broker 1 leads", "because": [event, {**event, "at": "2026-11-21T08:00:00.000+00:00"}]}
+    nothing = {"sentence": "", "because": [], "members": []}
+    explained = {"topic": "orders", "partition": 0, "leader": cause, "isr": nothing, "high_watermark": nothing}
+    lines = list(v1.lines({**explained, "last_stable_offset": nothing, "last_refusal": None}))
+    assert lines[2:4] == [
+        "    before its start         broker 1: broker 1 was elected",
+        "    2026-11-21T08:00:00.000  broker 1: broker 1 was elected",
+    ]
+
+
 def test_the_json_of_topics_describe():
     """Issue item 7, word by word (S15: the partition state)."""
     partition = DescribedPartition(

@@ -54,7 +54,7 @@ def test_headers_keep_order_and_repeats():
     assert parse_format("%h")(Read(headers=headers)) == b"a=1,a=2,n=NULL"
 
 
-@pytest.mark.parametrize("text", ["%z", "%", "abc %", "\\xZZ", "\\x4"])
+@pytest.mark.parametrize("text", ["%z", "%", "abc %", "\\xZZ", "\\x4", "\\x", "\\x  "])
 def test_a_letter_that_does_not_exist_is_an_error(text):
     """A typing mistake must not be printed a million times."""
     with pytest.raises(BadFormat):
