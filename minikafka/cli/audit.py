@@ -29,7 +29,7 @@ from minikafka.cli.admin import Decorated, GivenPath, tls_files, tls_options
 from minikafka.cli.running import FAILED, Failure, lone_command
 from minikafka.cli.tables import EXISTING_FILE, output_option, print_json, together
 from minikafka.errors import CorruptMessage
-from minikafka.log.checkpoint import parse_meta_properties
+from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
@@ -324,7 +324,10 @@ def node_folders(folder: Path) -> list[tuple[NodeId, Path]]:
     found = [each for each in (folder, *sorted(folder.iterdir())) if (each / META_PROPERTIES).is_file()]
     if not found:
         raise Failure(f"{folder} is no broker's data directory, nor does it hold one ({META_PROPERTIES} is missing)")
-    return [(parse_meta_properties((each / META_PROPERTIES).read_bytes()).node_id, each) for each in found]
+    try:
+        return [(parse_meta_properties((each / META_PROPERTIES).read_bytes()).node_id, each) for each in found]
+    except BadCheckpoint as error:
+        raise Failure(f"{META_PROPERTIES} in {folder} cannot be read: {error}") from error
 
 
 def partitions_in(folder: Path) -> list[TopicPartition]:

@@ -11,6 +11,7 @@ Kafka's JSON files are read and written (``kafka-reassign-partitions.sh``); sing
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,7 +145,10 @@ def generate(
     wanted = _nodes(brokers, "--brokers")
     names: list[str] = list(topics)
     if topics_file is not None:
-        names += [str(each.get("topic")) for each in read_json(topics_file, "topics")]
+        for each in read_json(topics_file, "topics"):
+            if not isinstance(each, dict) or not isinstance(each.get("topic"), str):
+                raise Misuse(f'{topics_file}: each entry needs "topic", {json.dumps(each)} has not')
+            names.append(each["topic"])
 
     async def asked(admin: Any) -> tuple[Any, set[NodeId]]:
         live = {each["node_id"] for each in (await admin.describe_cluster())["brokers"]}

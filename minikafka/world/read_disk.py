@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from minikafka.check import LogBatch, Recorder, ReplicaBatches
 from minikafka.errors import DiskFailed
-from minikafka.log.checkpoint import parse_offsets
+from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
 from minikafka.log.names import (
     GAPS,
     LOG,
@@ -146,9 +146,12 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 def checkpointed(data_dir: Path, name: str) -> dict[TopicPartition, Offset]:
-    """One of the offset checkpoints; empty when it was never written."""
+    """One of the offset checkpoints; empty when it was never written. DiskFailed for one that is damaged."""
     path = data_dir / name
-    return parse_offsets(path.read_bytes()) if path.exists() else {}
+    try:
+        return parse_offsets(path.read_bytes()) if path.exists() else {}
+    except BadCheckpoint as error:
+        raise DiskFailed(f"{path} cannot be read: {error}") from error
 
 
 def replica_of(

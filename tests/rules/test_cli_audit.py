@@ -17,7 +17,7 @@ from minikafka.blocking.reading import RetentionPassedPosition
 from minikafka.check import HistoryWriter
 from minikafka.cli.root import root
 from minikafka.log.checkpoint import format_offsets
-from minikafka.log.names import LOG_START_OFFSET_CHECKPOINT
+from minikafka.log.names import LOG_START_OFFSET_CHECKPOINT, META_PROPERTIES
 from minikafka.types import TopicPartition
 from tests.audit_kit import DAMAGES, Damage, write_ledger, write_replica
 
@@ -175,6 +175,16 @@ def test_a_misused_audit_says_what_it_needs(tmp_path):
     ledger.write_text("")
     result = CliRunner().invoke(root, ["audit", str(ledger), "--data-dir", str(tmp_path)])
     assert (result.exit_code, "nothing to compare" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize("name", [META_PROPERTIES, LOG_START_OFFSET_CHECKPOINT])
+def test_a_damaged_small_file_is_named(run, name: str):
+    """A data directory is audited just when something has gone wrong with it."""
+    (run.data_dirs[0] / name).write_bytes(b"\xff not a checkpoint")
+    result = CliRunner().invoke(root, ["audit", str(run.ledger), "--data-dir", str(run.folder)])
+    assert result.exit_code == 1
+    assert name in result.output
+    assert "cannot be read" in result.output
 
 
 def test_records_that_go_away_while_they_are_read_end_the_audit_with_a_sentence(tmp_path, monkeypatch):

@@ -375,7 +375,10 @@ def test_a_command_whose_standard_streams_are_closed_does_its_work(closed):
     assert 2 in closed or b"no broker can be reached" in ended.stderr
 
 
-@pytest.mark.parametrize("content", [bytes(range(256)), b"[]", b"{}", b'{"version": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [bytes(range(256)), b"[]", b"{}", b'{"version": 1}', b'{"topics": ["orders"]}', b'{"partitions": ["orders-0"]}'],
+)
 @pytest.mark.parametrize(
     "typed",
     [
@@ -384,6 +387,7 @@ def test_a_command_whose_standard_streams_are_closed_does_its_work(closed):
         ("lab", "run", "FILE.json"),
         ("chaos", "run", "FILE.toml"),
         ("reassign", "execute", "FILE.json"),
+        ("reassign", "generate", "--brokers", "1", "--topics-file", "FILE.json"),
         ("elect", "preferred", "--file", "FILE.json"),
         ("groups", "reset-offsets", "g", "--from-file", "FILE.json"),
         ("serve", "FILE.properties"),
