@@ -125,10 +125,11 @@ def describe(everything: bool, bootstrap: str, output: str, watch: bool, **whose
         [found] = await admin.describe_configs([resource], include_synonyms=True, include_documentation=True)
         return found
 
-    async def asked() -> a.DescribedConfigs:
-        return await with_admin(bootstrap, described)
-
-    show_again(asked, lambda found: _draw(resource, found, output, everything=everything), watch=watch)
+    show_again(
+        lambda: with_admin(bootstrap, described),
+        lambda found: _draw(resource, found, output, everything=everything),
+        watch=watch,
+    )
 
 
 async def _check_runs(admin: AdminClient, broker: NodeId) -> None:

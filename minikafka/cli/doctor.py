@@ -32,7 +32,7 @@ from minikafka.cli.admin import client_settings, connection
 from minikafka.cli.doctor_checks import Finding
 from minikafka.cli.running import FAILED, Failure, Misuse, check_reachable, lone_command, run
 from minikafka.cli.settings import broker_settings
-from minikafka.cli.tables import EXISTING_FILE, list_options, many, print_json, print_table
+from minikafka.cli.tables import EXISTING_FILE, columns_of, list_options, many, print_found
 from minikafka.cli.v1 import V1
 from minikafka.client.structs import ConfigResource
 from minikafka.config import BrokerConfig
@@ -137,9 +137,7 @@ def _missing(readiness: str) -> str:
         status = json.loads(readiness)
     except ValueError:
         return ""
-    if not isinstance(status, dict) or status.get("status") == "ready" or status.get("ready") is True:
-        return ""
-    return str(status.get("detail") or status.get("message") or status.get("missing") or "")
+    return str(status.get("detail", "")) if isinstance(status, dict) else ""
 
 
 async def _from_admin(bootstrap: str, facts: checks.ClusterFacts) -> None:
@@ -276,13 +274,11 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
             found.extend(checks.findings(facts))
     found.sort(key=lambda each: ORDER[each.level])
     broken = any(each.level == checks.ERROR or (strict and each.level == checks.WARNING) for each in found)
-    if output == "json":
-        print_json({"ok": not broken, "brokers": asked, "findings": [asdict(each) for each in found]})
-    elif output == "tsv":
-        rows = [(each.level, each.where, each.what, each.do) for each in found]
-        print_table(("Level", "Where", "What", "Do"), rows, output)
-    else:
+    if output == "table":
         draw(found, asked, len(files))
+    else:
+        document = {"ok": not broken, "brokers": asked, "findings": list(map(asdict, found))}
+        print_found(output, document, columns_of("Level", "Where", "What", "Do"), found)
     if broken:
         raise click.exceptions.Exit(FAILED)
 
