@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -77,6 +78,8 @@ OF_A_TRANSACTION = Text(
     place="header",
     length_max=8_000,
 )
+NOT_UTF8 = re.compile("[\ud800-\udfff]")
+"""What stands in the text of an HTTP header for a byte that is not UTF-8: no message of a broker can carry it."""
 RAW_HEADER = "Kafka-Header-"
 HASHED_AT_ONCE = 128 * 1024
 """Bytes of keys that are hashed between two turns of the event loop: some 5 ms."""
@@ -270,6 +273,8 @@ def _sender_of(visit: Visit, only: TopicPartition | None) -> _Sender:
     transactional_id = visit[OF_A_TRANSACTION] if OF_A_TRANSACTION.name in given else None
     if transactional_id == "":
         raise malformed(f"the header {OF_A_TRANSACTION.name} is empty; leave it out for records without a transaction")
+    if transactional_id is not None and NOT_UTF8.search(transactional_id):
+        raise malformed(f"the header {OF_A_TRANSACTION.name} is not UTF-8, as a transactional id must be")
     if transactional_id is not None and acks != ACKS["all"]:
         raise malformed(f"acks={visit[ACKS_PARAMETER]}: the records of a transaction need acks=all")
     state = {

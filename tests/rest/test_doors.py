@@ -662,6 +662,20 @@ async def test_headers_of_a_raw_body_are_kept_byte_by_byte(curl, headers, key, s
     assert {name: value for name, value in record.items() if name.startswith("key")} == key
 
 
+async def test_transactional_id_that_is_not_utf8_is_refused_before_anything_is_sent(curl):
+    """No message of a broker can carry it: the broker stopped, as after a bug in the code that changes its log."""
+    address = curl.cluster.brokers[1].address
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"POST %s HTTP/1.1\r\nHost: %s\r\n" % (ONE_PARTITION.encode(), str(address).encode()))
+    writer.write(b"Transactional-Id: t\xff\r\nProducer-Id: 7\r\nProducer-Epoch: 0\r\nBase-Sequence: 0\r\n")
+    writer.write(b'Content-Type: application/json\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{"value":1}')
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"the header Transactional-Id is not UTF-8" in answer
+    assert curl.cluster.brokers[1].asked == []
+
+
 async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     """S26: murmur2 of the key; one random partition for the records without one."""
     curl.cluster.add_topic("wide", [1] * 12)
