@@ -122,14 +122,16 @@ class _Follower:
         try:
             self._begin()
             yield head
-            wrote_at = loop.time()
+            wrote_at = looked_at = loop.time()
             while self._polls.qsize() or any(not task.done() for task in self._readers.values()):
                 try:
-                    async with asyncio.timeout(min(NEWS_S, max(0.0, wrote_at + patience_s - loop.time()))):
+                    async with asyncio.timeout_at(min(looked_at + NEWS_S, wrote_at + patience_s)):
                         chunk = self._chunk(*await self._polls.get())
                 except TimeoutError:
-                    self._begin()
                     chunk = silence if loop.time() >= wrote_at + patience_s else b""
+                if loop.time() >= looked_at + NEWS_S:  # also while there is always something to read
+                    self._begin()
+                    looked_at = loop.time()
                 if chunk:
                     yield chunk
                     wrote_at = loop.time()
