@@ -33,6 +33,7 @@ def _is_port(text: str) -> bool:
     return is_number(text) and int(text) <= _PORT_MAX
 
 
+_LOOPBACK = re.compile(r"127(\.[0-9]{1,8}){1,3}")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?|[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,20})?")
 
 
@@ -42,8 +43,8 @@ def is_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if ``host`` is a loopback address or ``localhost``. No other name counts."""
-    return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
+    """Return True if ``host`` is a loopback address or ``localhost``. No other name counts, whatever it begins with."""
+    return host in ("localhost", "::1", "[::1]") or _LOOPBACK.fullmatch(host) is not None
 
 
 @functools.lru_cache(256)  # asked again and again, and small
