@@ -2,7 +2,8 @@
 
 Rules for this file: one Arrow batch per fetch, built column by column from the fetch's bytes, without an
 object per record unless headers are asked for; a key or a value is copied once. Every checksum is verified. Records
-outside the range and control batches are left out. Every column may be null, as Spark asks for.
+outside the range and control batches are left out. Every column may be null, as Spark asks for. A fetch of a megabyte
+may expand to gigabytes: compressed batches that expand beyond EXPANDED_MAX become several Arrow batches.
 
 The fields of all records of a fetch are found at once. A record of a v2 batch is ``length, attributes, timestamp
 delta, offset delta, key length, key, value length, value, header count, headers``; all numbers but the attributes'
@@ -17,7 +18,7 @@ byte are varints (zigzag, seven bits a byte). So:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from minikafka.errors import CorruptMessage
+from minikafka.ports import Buffer
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify
 from minikafka.wire.decompression import decompressed
@@ -39,6 +41,8 @@ RUN_WORTH = 64
 VARINT_BYTES_MAX = 10
 LENGTH_BYTES_MAX = 5
 NULL = -1
+EXPANDED_MAX = 64 * 1024 * 1024
+"""Bytes of compressed batches, once expanded, that are decoded together; one batch may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,12 @@ class Columns:
         )
 
 
-def columns_of(batches: Sequence[RecordBatch]) -> Columns:
-    """All records of data batches that lie one behind the other in a fetch's answer. CorruptMessage."""
-    data, spans = _spans(batches)
+def columns_of(batches: Sequence[RecordBatch], bodies: Sequence[Buffer] | None = None) -> Columns:
+    """All records of data batches that lie one behind the other in a fetch's answer. CorruptMessage.
+
+    ``bodies``: their records without compression, if that was needed.
+    """
+    data, spans = _spans(batches, bodies)
     bytes_ = np.frombuffer(data, np.uint8)
     starts = np.concatenate(
         [
@@ -94,7 +101,26 @@ def columns_of(batches: Sequence[RecordBatch]) -> Columns:
         raise CorruptMessage("records: a field reaches beyond the batch") from error
 
 
-def _spans(batches: Sequence[RecordBatch]) -> tuple[Any, list[tuple[int, int]]]:
+def _expanded(batches: Sequence[RecordBatch]) -> Iterator[tuple[Sequence[RecordBatch], Sequence[Buffer] | None]]:
+    """The batches in portions that expand to EXPANDED_MAX or are one batch, with their bodies. CorruptMessage."""
+    if not any(batch.codec for batch in batches):
+        yield batches, None
+        return
+    portion: list[RecordBatch] = []
+    bodies: list[Buffer] = []
+    size = 0
+    for batch in batches:
+        body = decompressed(batch)
+        if portion and size + len(body) > EXPANDED_MAX:
+            yield portion, bodies
+            portion, bodies, size = [], [], 0
+        portion.append(batch)
+        bodies.append(body)
+        size += len(body)
+    yield portion, bodies
+
+
+def _spans(batches: Sequence[RecordBatch], bodies: Sequence[Buffer] | None) -> tuple[Any, list[tuple[int, int]]]:
     """One buffer with all bodies, and where each lies in it; nothing is copied unless something is compressed."""
     whole = batches[0].data.obj
     if not any(batch.codec for batch in batches) and all(batch.data.obj is whole for batch in batches):
@@ -103,7 +129,8 @@ def _spans(batches: Sequence[RecordBatch]) -> tuple[Any, list[tuple[int, int]]]:
         return whole, [
             (place + HEADER_SIZE, place + len(batch.data)) for place, batch in zip(places, batches, strict=True)
         ]
-    bodies = [decompressed(batch) for batch in batches]
+    if bodies is None:
+        bodies = [decompressed(batch) for batch in batches]
     edges = np.cumsum([0, *map(len, bodies)]).tolist()
     return b"".join(bodies), list(pairwise(edges))
 
@@ -257,24 +284,26 @@ def schema_text(*, include_headers: bool) -> str:
 
 def to_arrow(
     partition: TopicPartition, batches: Sequence[RecordBatch], start: Offset, end: Offset, *, include_headers: bool
-) -> pa.RecordBatch | None:
-    """The records of ``start`` to ``end`` as one batch; None when there is none. CorruptMessage, InvalidRecord."""
+) -> Iterator[pa.RecordBatch]:
+    """The records of ``start`` to ``end``, as one batch unless they expand far. CorruptMessage, InvalidRecord."""
     data = [batch for batch in batches if not batch.is_control and batch.record_count]
     for batch in data:
         verify(batch.data)
     if not data:
-        return None
-    found = columns_of(data)
-    chosen = None
-    if data[0].base_offset < start or data[-1].last_offset >= end:
-        chosen = (found.offsets >= start) & (found.offsets < end)
-        found = found.taken(chosen)
-    if not len(found):
-        return None
-    columns = _columns(partition, found)
-    if not include_headers:
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    return pa.RecordBatch.from_arrays([*columns, _headers(data, chosen)], schema=SCHEMA_WITH_HEADERS)
+        return
+    for portion, bodies in _expanded(data):
+        found = columns_of(portion, bodies)
+        chosen = None
+        if portion[0].base_offset < start or portion[-1].last_offset >= end:
+            chosen = (found.offsets >= start) & (found.offsets < end)
+            found = found.taken(chosen)
+        if not len(found):
+            continue
+        columns = _columns(partition, found)
+        if not include_headers:
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        else:
+            yield pa.RecordBatch.from_arrays([*columns, _headers(portion, chosen)], schema=SCHEMA_WITH_HEADERS)
 
 
 def _columns(partition: TopicPartition, found: Columns) -> list[Any]:

@@ -139,9 +139,9 @@ def read_range(options: SourceOptions, task: InputPartition) -> Iterator[Any]:
     brokers = _cluster_of(options)
     reader = RangeReader(brokers, wanted, options)
     for batches in reader.batches():
-        arrow = to_arrow(wanted.partition, batches, wanted.start, reader.end, include_headers=options.include_headers)
-        if arrow is not None:
-            yield arrow
+        yield from to_arrow(
+            wanted.partition, batches, wanted.start, reader.end, include_headers=options.include_headers
+        )
 
 
 # ---- batch -----------------------------------------------------------------------------------------------------------

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage, InvalidRecord
+from minikafka.spark import decode
 from minikafka.spark.decode import columns_of, to_arrow
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, stamped_log_append_time
+from minikafka.wire.decompression import decompressed
 from minikafka.wire.records import Record, build_batch, control_batch, decode_batch
 
 NAME = TopicPartition("orders", 3)
@@ -57,9 +60,10 @@ def expected(batches: list[RecordBatch]) -> list[tuple]:
 
 def found(batches: list[RecordBatch], start: int = 0, end: int = 1 << 40) -> list[tuple]:
     """By columns."""
-    arrow = to_arrow(NAME, batches, start, end, include_headers=True)
-    if arrow is None:
-        return []
+    return [row for arrow in to_arrow(NAME, batches, start, end, include_headers=True) for row in rows_of(arrow)]
+
+
+def rows_of(arrow: pa.RecordBatch) -> list[tuple]:
     names = ("key", "value", "offset", "timestamp", "timestampType", "headers")
     told = arrow.to_pydict()
     assert set(told["topic"]) == {NAME.topic}
@@ -84,6 +88,39 @@ def test_a_range_is_cut_at_its_edges(runs, start, end):
     """SPARK 5: batches do not end where ranges do."""
     batches = read(batch_of(runs))
     assert found(batches, start, end) == [row for row in expected(batches) if start <= row[2] < end]
+
+
+@given(
+    st.lists(st.tuples(rows, st.sampled_from(("none", "zstd"))), min_size=1, max_size=4),
+    st.integers(0, 300),
+    st.integers(0, 300),
+)
+def test_batches_that_expand_far_are_decoded_in_portions(given_batches, start, end):
+    """A fetch of a megabyte may expand to gigabytes, beyond what Arrow's offsets hold: it was read outside the buffer."""
+    data, at = b"", 0
+    for runs, compression in given_batches:
+        data += batch_of(runs, compression, base_offset=at)
+        at += sum(run[0] for run in runs)
+    batches = read(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "EXPANDED_MAX", 2_000)
+        tables = list(to_arrow(NAME, batches, start, end, include_headers=True))
+        assert [row for table in tables for row in rows_of(table)] == [
+            row for row in expected(batches) if start <= row[2] < end
+        ]
+        assert all(table.num_rows for table in tables)
+        largest = max(len(decompressed(batch)) for batch in batches)
+        portions = [sum(map(len, bodies or ())) for _, bodies in decode._expanded(batches)]
+        assert max(portions) <= max(2_000, largest)
+
+
+def test_fetch_that_is_not_compressed_is_one_batch():
+    """What was fetched bounds it."""
+    data = b"".join(batch_of([(50, 0, None, b"v" * 100, [])], base_offset=base) for base in (0, 50))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "EXPANDED_MAX", 100)
+        (table,) = to_arrow(NAME, read(data), 0, 100, include_headers=False)
+    assert table.num_rows == 100
 
 
 def test_a_long_batch_of_growing_deltas_is_one_batch():
