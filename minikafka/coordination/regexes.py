@@ -22,6 +22,9 @@ BYTES_MAX: Final = 2**15 - 65
 MEMORY_BYTES_MAX: Final = 1 << 20
 """Of one compiled expression."""
 
+SHOWN_MAX: Final = 100
+"""Characters of an expression, and of what is wrong with it, in an error."""
+
 COST_MAX: Final = 4_000_000
 """Of the matches in one turn of the loop: instructions of the automaton, times characters. Each costs 3 ns at worst,
 and much less for most expressions."""
@@ -60,9 +63,10 @@ def compiled(text: str, field: str) -> Any:
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        why = error.args[0] if error.args else error
+        # The library's reason may end with the whole expression.
+        why = _text(error.args[0] if error.args else error)[:SHOWN_MAX]
         raise InvalidRegularExpression(
-            f"{field}={text[:100]!r} is no regular expression of RE2: {_text(why)}"
+            f"{field}={text[:SHOWN_MAX]!r} is no regular expression of RE2: {why}"
         ) from error
 
 

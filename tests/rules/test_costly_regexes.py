@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from minikafka.broker.regex_turns import WAITING_MAX, RegexTurns
-from minikafka.coordination.regexes import COST_MAX, compiled, cost_of, parts
-from minikafka.errors import CoordinatorLoadInProgress
+from minikafka.coordination.regexes import BYTES_MAX, COST_MAX, compiled, cost_of, parts
+from minikafka.errors import CoordinatorLoadInProgress, InvalidRegularExpression
 from minikafka.groups.consumer.group import FIELD, Regexes
 from minikafka.wire.group_messages import ConsumerGroupHeartbeatRequest
 from tests.rules.test_consumer_groups import ConsumerDesk, assigned
@@ -36,6 +37,36 @@ def test_one_turn_matches_so_much_at_most():
     assert all(cost_of(pattern, LONG * len(part)) <= COST_MAX for part in found)
     assert all(len(part) == 1 for part in parts(compiled(COSTLY, FIELD), names))
     assert len(list(parts(compiled("t-.*", FIELD), names))) == 1, "a usual expression is matched in one turn"
+
+
+def test_expression_is_limited_by_its_bytes_and_shown_in_part():
+    """A record holds bytes. RE2 repeats the whole expression in its reason, which made errors of 32 KB."""
+    assert compiled("a" * BYTES_MAX, FIELD)
+    for long in ("a" * (BYTES_MAX + 1), "\u00e4" * (BYTES_MAX // 2 + 1)):
+        with pytest.raises(InvalidRegularExpression, match=f"{FIELD} has 32704 bytes, {BYTES_MAX} at most"):
+            compiled(long, FIELD)
+    with pytest.raises(InvalidRegularExpression, match=r"is no regular expression of RE2: missing \)") as caught:
+        compiled("(" * 10_000, FIELD)
+    assert 100 < len(caught.value.message) < 300
+
+
+def test_expression_whose_automaton_is_too_large_is_refused(capfd: pytest.CaptureFixture[str]):
+    """A megabyte each; the library writes nothing to the broker's log."""
+    with pytest.raises(InvalidRegularExpression, match="is no regular expression of RE2"):
+        compiled(r"(?:\pL){200}", FIELD)
+    assert capfd.readouterr().err == ""
+
+
+def test_parts_are_as_large_as_their_cost_allows():
+    """One that costs exactly as much is whole."""
+    pattern = SimpleNamespace(programsize=COST_MAX // 10)
+    assert list(parts(pattern, ["aaaa", "bbbbbb", "cccc", "dddddd", "e"])) == [
+        ["aaaa", "bbbbbb"],
+        ["cccc", "dddddd"],
+        ["e"],
+    ]
+    assert list(parts(pattern, ["aaaaa", "bbbbbb", "c"])) == [["aaaaa"], ["bbbbbb", "c"]]
+    assert list(parts(pattern, [])) == []
 
 
 def test_matching_in_turns_finds_the_same():
