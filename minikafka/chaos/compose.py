@@ -160,10 +160,9 @@ class Container:
         await self.watch()
 
     async def kill9(self) -> None:
-        """SIGKILL to all its processes; nothing happens when none runs."""
+        """SIGKILL to all its processes; nothing happens when none runs. WorldError if the engine refuses."""
         if self.is_running:
-            with suppress(WorldError):  # it has ended meanwhile
-                await docker("kill", self.name)
+            await self._unless_ended("kill")
         await self._ended()
 
     async def terminate(self) -> int:
@@ -183,14 +182,17 @@ class Container:
             await self._waiting.wait()
         self._forget_rules()
 
-    async def freeze(self) -> None:
-        if not self.is_running:
-            return
+    async def _unless_ended(self, verb: str) -> None:
+        """Let the engine do it. That the container has ended meanwhile is no error."""
         try:
-            await docker("pause", self.name)
+            await docker(verb, self.name)
         except WorldError:
             if (await inspect(self.name))["State"]["Running"]:
                 raise
+
+    async def freeze(self) -> None:
+        if self.is_running:
+            await self._unless_ended("pause")
 
     async def thaw(self) -> None:
         if self.is_running and (await inspect(self.name))["State"]["Paused"]:

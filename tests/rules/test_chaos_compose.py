@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minikafka.chaos import compose, machine
-from minikafka.chaos.compose import DATA, ComposeTarget
+from minikafka.chaos.compose import DATA, STOP_S, ComposeTarget, Container
 from minikafka.chaos.machine import Filter, PacketRules
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
@@ -158,3 +159,243 @@ def test_who_is_isolated_from_clients_too_is_disconnected(target: ComposeTarget)
     """`docker network disconnect`: rules of packets have nothing to do with it."""
     target._hits = {1: hit("isolate", (1, 2), (2, 1), (1, CLIENT_END), (CLIENT_END, 1), clients=True)}
     assert [target._rules(node) for node in target.nodes] == [([], [])] * 3
+
+
+class Waiting:
+    """Stands for `docker wait`, which ends with its container."""
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        self._over = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._over.wait()
+
+    def kill(self) -> None:
+        self.returncode = 0
+        self._over.set()
+
+
+class Engine:
+    """Containers as an engine knows them. Each start gives another process and another address."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.waiting: dict[str, Waiting] = {}
+        self.paused: set[str] = set()
+        self.addresses: dict[str, str] = {}
+        self.processes: dict[str, int] = {}
+        self.rules: list[tuple[tuple[str, ...], list[Any]]] = []
+        """Prefix and incoming rules of each time that packets were ruled."""
+        self.closed: list[tuple[str, ...]] = []
+        engine = self
+
+        class Rules:
+            def __init__(self, prefix: tuple[str, ...]) -> None:
+                self.prefix = prefix
+
+            def set(self, incoming: list[Any], _outgoing: list[Any]) -> None:
+                engine.rules.append((self.prefix, incoming))
+
+            def close(self) -> None:
+                engine.closed.append(self.prefix)
+
+        async def wait(*command: str, **_: object) -> Waiting:
+            self.waiting[command[-1]] = Waiting()
+            return self.waiting[command[-1]]
+
+        monkeypatch.setattr(compose, "docker", self._docker)
+        monkeypatch.setattr(compose, "PacketRules", Rules)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", wait)
+
+    def end(self, name: str, *, is_noticed: bool = True) -> None:
+        """The container ends, for whatever reason; `docker wait` returns at once, or not yet."""
+        self.processes[name] = 0
+        self.paused.discard(name)
+        if is_noticed:
+            self.waiting[name].kill()
+
+    def said(self, verb: str) -> list[tuple[str, ...]]:
+        """The commands that begin so, without what names the container."""
+        return [words[1:-1] for words in self.asked if words[0] == verb]
+
+    async def _docker(self, *words: str, **_: object) -> str:
+        self.asked.append(words)
+        name = words[-1]
+        runs = bool(self.processes.get(name))
+        if words[0] == "container":
+            network = {"IPAddress": self.addresses.get(name, ""), "Gateway": "172.30.1.254"}
+            networks = {f"{name.rpartition('-')[0]}_default": network} if name in self.addresses else {}
+            state = {"Pid": self.processes[name], "Running": runs, "Paused": name in self.paused}
+            return json.dumps([{"State": state, "NetworkSettings": {"Networks": networks}}])
+        if words[0] in {"kill", "pause"} and not runs:
+            raise WorldError(f"container {name} is not running")
+        if words[0] == "start":
+            number = len(self.said("start"))
+            self.processes[name], self.addresses[name] = 100 + number, f"172.30.1.{number}"
+        elif words[0] in {"kill", "stop"} and runs:
+            self.end(name)
+        elif words[0] == "pause":
+            self.paused.add(name)
+        elif words[0] == "unpause":
+            self.paused.remove(name)
+        elif words[:2] == ("network", "disconnect"):
+            del self.addresses[name]
+        elif words[:2] == ("network", "connect"):
+            self.addresses[name] = "172.30.1.99"
+        return ""
+
+
+async def test_container_that_starts_again_has_another_process_and_address(monkeypatch: pytest.MonkeyPatch):
+    """Rules of packets hold in the namespace of one process only; what they hold back goes with it."""
+    engine, container = Engine(monkeypatch), Container(1, "p")
+    assert not container.is_running
+    await container.start()
+    assert (container.is_running, container.address, container.gateway) == (True, "172.30.1.1", "172.30.1.254")
+    first = container.rules
+    await container.look()
+    assert container.rules is first
+    assert engine.closed == []
+    await container.kill9()
+    assert (container.is_running, container.rules, len(engine.closed)) == (False, None, 1)
+    await container.kill9()
+    assert len(engine.said("kill")) == 1
+    await container.start()
+    assert (container.address, container.rules is first) == ("172.30.1.2", False)
+    assert await container.terminate() == 0
+    assert engine.said("stop") == [("--time", str(STOP_S))]
+    await container.rule([("172.30.1.9", Filter(drops=True))], [])
+    assert engine.rules == []
+    await container.start()
+    container.close()
+    assert not container.is_running
+    assert container.rules is None
+
+
+async def test_container_that_ends_while_something_is_done_to_it_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    """Another fault may end it at any moment, before `docker wait` has returned."""
+    engine, container = Engine(monkeypatch), Container(1, "p")
+    await container.start()
+    engine.end("p-n1", is_noticed=False)
+    await container.freeze()
+    await container.urge()
+    killing = asyncio.ensure_future(container.kill9())
+    while len(engine.said("kill")) < 2:  # noqa: ASYNC110 - the turn in which the engine has refused
+        await asyncio.sleep(0)
+    engine.waiting["p-n1"].kill()
+    await killing
+    await container.freeze()
+    await container.thaw()
+    assert engine.said("unpause") == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "kill"])
+async def test_container_that_the_engine_does_not_stop_is_an_error(monkeypatch: pytest.MonkeyPatch, verb: str):
+    """A pause would be reported that is none, and the end of a container would be awaited that never comes."""
+    engine, container = Engine(monkeypatch), Container(1, "p")
+    await container.start()
+    await container.thaw()
+    assert engine.said("unpause") == []
+    await container.freeze()
+    await container.thaw()
+    assert (engine.said("unpause"), engine.paused) == ([()], set())
+    answer = compose.docker
+
+    async def refuses(*words: str, **more: Any) -> str:
+        if words[0] == verb:
+            raise WorldError("permission denied")
+        return await answer(*words, **more)
+
+    monkeypatch.setattr(compose, "docker", refuses)
+    with pytest.raises(WorldError, match="permission denied"):
+        async with asyncio.timeout(30):
+            await (container.freeze() if verb == "pause" else container.kill9())
+
+
+async def test_isolated_broker_loses_its_network_once_and_gets_it_back_with_its_name(
+    target: ComposeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    """It has another address then, from which the others hear."""
+    engine = Engine(monkeypatch)
+    for container in target._containers.values():
+        await container.start()
+    isolated = hit("isolate", (1, 2), (2, 1), (1, CLIENT_END), (CLIENT_END, 1), clients=True)
+    slow = hit("loss", (1, 2), number=2, share=0.5)
+    await target.begin(isolated)
+    await target.begin(slow)
+    assert [words[0] for words in engine.said("network")] == ["disconnect"]
+    assert target._containers[1].address == ""
+    assert await target._answers(1), "nobody can ask it, and its process lives"
+    assert not await target._answers(2)
+    engine.rules.clear()
+    await target.end(isolated)
+    connect = engine.said("network")[-1]
+    assert connect[:3] == ("connect", "--alias", "n1")
+    assert target._containers[1].address == "172.30.1.99"
+    by_process = {prefix[1]: incoming for prefix, incoming in engine.rules}
+    assert by_process["--target=102"] == [("172.30.1.99", Filter(loses=0.5))]
+    asked = len(engine.asked)
+    await target.end(isolated)
+    assert len(engine.asked) == asked, "it was ended already"
+    engine.rules.clear()
+    await target.heal()
+    assert {str(incoming) for _, incoming in engine.rules} == {"[]"}
+
+
+async def test_packets_are_ruled_again_when_a_broker_has_started_again(
+    target: ComposeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    """The link is still cut, and the process and the address are others; a pause changes neither."""
+    engine = Engine(monkeypatch)
+    for container in target._containers.values():
+        await container.start()
+
+    async def answers(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(target, "_asked", answers)
+    await target.begin(hit("cut", (2, 1), (1, 3), number=1))
+    stop, pause = hit("stop", number=2), hit("pause", number=3)
+    await target.begin(stop)
+    assert target.addresses().keys() == {2, 3}
+    engine.rules.clear()
+    await target.end(stop)
+    by_process = {prefix[1]: incoming for prefix, incoming in engine.rules}
+    assert by_process["--target=104"] == [("172.30.1.2", Filter(drops=True))]
+    assert by_process["--target=103"] == [("172.30.1.4", Filter(drops=True))]
+    assert target.addresses().keys() == {1, 2, 3}
+    engine.rules.clear()
+    await target.begin(pause)
+    await target.end(pause)
+    assert engine.rules == []
+
+
+def test_rules_for_a_broker_without_an_address_are_left_out(target: ComposeTarget):
+    """It is disconnected; a rule without an address would concern all packets. Two faults may make the same one."""
+    target._hits = {number: hit("cut", (1, 2), (3, 2), number=number) for number in (1, 2)}
+    target._containers[1].address = ""
+    assert target._rules(2) == ([("172.30.0.4", Filter(drops=True))], [])
+
+
+async def test_image_is_built_if_the_engine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Of these sources; an installed package has none, and says what to do. MINIKAFKA_IMAGE names another one."""
+    asked: list[tuple[str, ...]] = []
+    there = ["sha256:1\n", "", ""]
+
+    async def docker(*words: str, **_: object) -> str:
+        asked.append(words)
+        return there.pop(0) if words[0] == "image" else ""
+
+    monkeypatch.setattr(compose, "docker", docker)
+    monkeypatch.setattr(compose, "SOURCES", tmp_path)
+    (tmp_path / "Dockerfile").touch()
+    await compose.need_image("one:1")
+    await compose.need_image("one:1")
+    assert [words[0] for words in asked] == ["image", "image", "build"]
+    (tmp_path / "Dockerfile").unlink()
+    with pytest.raises(WorldError, match=r"no image one:1: build it with `docker build -t one:1 \.`"):
+        await compose.need_image("one:1")
+    monkeypatch.setenv("MINIKAFKA_IMAGE", "other:2")
+    assert compose.image_name() == "other:2"
+    monkeypatch.delenv("MINIKAFKA_IMAGE")
+    assert compose.image_name().startswith("minikafka:")
