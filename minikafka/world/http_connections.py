@@ -183,9 +183,9 @@ class OtherRoutes:
         """Answer a request that is the application's, or that came before there was one."""
         if not isinstance(request, web.Request):
             async with self._opening:
-                if self._is_over:
+                make_request = None if self._is_over else self.make_request or await self._open()
+                if self._is_over or make_request is None:  # the end may have begun while the code was loaded
                     return refusal(503, kafka.BrokerNotAvailable("the server is closing"), Retry_After="1")
-                make_request = self.make_request or await self._open()
             first = request
             request = make_request(*request[PARTS])
             request[PRINCIPAL], request[AUTHENTICATE] = first[PRINCIPAL], first[AUTHENTICATE]

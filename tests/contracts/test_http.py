@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -20,6 +21,7 @@ from minikafka.web.gate import Gate
 from minikafka.wire.messages import MetadataRequest
 from minikafka.world import http_requests, http_server, request_room, unread_responses
 from minikafka.world.http import HttpNetwork
+from minikafka.world.http_connections import Doors
 from minikafka.world.http_server import HttpServer
 from minikafka.world.rpc_connection import BODY_SIZE_MAX
 
@@ -443,6 +445,29 @@ async def test_doors_are_put_together_once_when_somebody_comes():
             one.send("POST /echo HTTP/1.1\nHost: localhost\nContent-Length: 1", b"2")
             assert (await one.answer())[2] == b"2"
         assert len(made) == 1
+
+
+async def test_request_whose_routes_are_loaded_while_the_server_closes_is_refused():
+    """It was answered, and a stream would have held the end up: the routes had been told of it before they were there."""
+    began, may_load = threading.Event(), threading.Event()
+
+    def load() -> Doors:
+        began.set()
+        assert may_load.wait(120)
+        return lambda application: None
+
+    async with serving(load_doors=load) as (_, server), wire_to(server) as wire:
+        wire.send("GET /v1/topics HTTP/1.1\nHost: localhost")
+        await asyncio.to_thread(began.wait, 120)
+        closing = asyncio.ensure_future(server.close())
+        assert server._general is not None
+        routes = server._general._routes
+        while routes is not None and not routes._is_over:  # noqa: ASYNC110 - the turn in which the end has begun
+            await asyncio.sleep(0)
+        may_load.set()
+        status, headers, body = await wire.answer()
+        assert (status, headers["retry-after"], json.loads(body)["error"]) == (503, "1", "BROKER_NOT_AVAILABLE")
+        await closing
 
 
 async def test_doors_share_the_port_and_rpc_does_not_pass_through_them():
