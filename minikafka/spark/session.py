@@ -90,7 +90,10 @@ def wrapper_home(java: Path) -> Path:
     folder = Path(tempfile.gettempdir()) / f"minikafka-java-{os.getuid()}"
     script = folder / "bin" / "java"
     text = WRAPPER.format(java=java)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise NoJava(f"{folder} is no folder: remove it, or set JAVA_HOME") from None
     owner = folder.lstat()
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
         raise NoJava(f"{folder} belongs to another user: set JAVA_HOME")

@@ -54,6 +54,20 @@ def test_the_java_of_the_extra_is_the_last(homes, monkeypatch):
     assert called.stdout == "-Xmx1g -cp a b Main\n"
 
 
+def test_folder_of_the_wrapper_that_is_none_or_of_others_is_not_used(homes, tmp_path):
+    """Everybody can write to the folder of temporary files."""
+    folder = wrapper_home(homes["newest"] / "bin" / "java")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    moved = folder.rename(tmp_path / "moved")
+    folder.symlink_to(moved)
+    with pytest.raises(NoJava, match="belongs to another user: set JAVA_HOME"):
+        wrapper_home(homes["newest"] / "bin" / "java")
+    folder.unlink()
+    folder.touch()
+    with pytest.raises(NoJava, match="is no folder: remove it, or set JAVA_HOME"):
+        wrapper_home(homes["newest"] / "bin" / "java")
+
+
 def test_a_clear_message_when_none_works(homes):
     """Build 6: what was tried, of which age, and what to install."""
     broken = homes["new"] / "bin" / "java"
