@@ -261,5 +261,5 @@ async def _held_back(fault: Fault, way: Way) -> None:
     except TimeoutError:
         return
     finally:
-        if fault.late.get(way) is until:
-            del fault.late[way]
+        # A message that waits here is the only one on its way: Fault.concerns passes over others meanwhile.
+        fault.late.pop(way, None)

@@ -281,6 +281,16 @@ async def test_fetches_of_the_metadata_log_are_an_api_of_their_own():
             await it.two.call(it.at, "Fetch", body)
 
 
+async def test_other_requests_that_name_the_metadata_log_keep_their_api():
+    """A vote does, and so does any record that has these bytes."""
+    async with pair() as it:
+        it.fault("cut", api="MetadataFetch")
+        assert (await it.two.call(it.at, "Produce", b"__cluster_metadata")).startswith(b"answer")
+        it.fault("cut", api="Produce")
+        with pytest.raises(Unreachable):
+            await it.two.call(it.at, "Produce", b"__cluster_metadata")
+
+
 @BROKERS
 async def test_held_messages_are_released_first_or_latest_and_the_hold_goes_on(shared: bool):
     """M6: one message at a time, in order or the latest first; the others wait."""
