@@ -37,7 +37,12 @@ from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.web.gate import ALWAYS
 from minikafka.wire import messages as m
-from minikafka.wire.admin import ListPartitionReassignmentsResponse, OngoingReassignment
+from minikafka.wire.admin import (
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignmentAnswer,
+)
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.records import Record, build_batch
 from tests.rest.conform import check_answer
@@ -877,6 +882,37 @@ async def test_reassignment_waits_for_replicas_of_its_target_that_are_not_in_syn
     monkeypatch.setattr(curl.cluster.brokers[1], "on_ListPartitionReassignments", listed, raising=False)
     (found,) = (await curl.get("/v1/reassignments")).json["reassignments"]
     assert (found["replicas"], found["isr"], found["waits_for"]) == ([3, 4, 1, 2], [1, 4], [3])
+
+
+async def test_reassignment_that_has_nothing_to_move_is_complete(curl, monkeypatch):
+    """A partition that moves is not, and neither is one whose replicas only go."""
+    (partition, other) = curl.cluster.topics["orders"].partitions
+    asked = []
+
+    def leaves(**changes):
+        async def alter(request):
+            asked.append(request.partitions[0])
+            moved = replace(curl.cluster.topics["orders"], partitions=(replace(partition, **changes), other))
+            curl.cluster.topics["orders"] = moved
+            done = ReassignmentAnswer(topic="orders", partition=0)
+            return AlterPartitionReassignmentsResponse(responses=(done,), metadata_offset=curl.cluster.offset)
+
+        monkeypatch.setattr(curl.cluster.brokers[1], "on_AlterPartitionReassignments", alter, raising=False)
+
+    async def moved(method, **options):
+        path = "/v1/topics/orders/partitions/0/reassignment"
+        found = (await curl(method, path, **options)).json
+        names = ("replicas", "adding_replicas", "removing_replicas", "isr", "waits_for", "complete")
+        return tuple(found[name] for name in names)
+
+    leaves(replicas=(3, 1, 2), isr=(1, 2), adding=(3,), removing=(2,))
+    assert await moved("PUT", json={"replicas": [3, 1]}) == ([3, 1, 2], [3], [2], [1, 2], [3], False)
+    leaves(replicas=(1, 2), isr=(1, 2), removing=(2,))
+    assert await moved("PUT", json={"replicas": [1]}) == ([1, 2], [], [2], [1, 2], [], False)
+    leaves(replicas=(1, 2), isr=(1,))
+    assert await moved("PUT", json={"replicas": [1, 2]}) == ([1, 2], [], [], [1], [2], True)
+    assert (await moved("DELETE"))[-1] is True
+    assert [each.replicas for each in asked] == [(3, 1), (1,), (1, 2), None]
 
 
 async def test_without_a_leader_it_is_503(curl):

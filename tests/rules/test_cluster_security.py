@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.errors import InvalidConfig
-from minikafka.hosting.secured import ClusterSecurity, ClusterTls, certificate_folder
+from minikafka.errors import InvalidConfig, InvalidRequest
+from minikafka.hosting.secured import PROTOCOLS, ClusterSecurity, ClusterTls, certificate_folder
+from minikafka.wire.acls import AclOperation, ResourceType
 
 
 @pytest.fixture
@@ -50,3 +51,87 @@ def test_import_error_that_is_a_bug_is_not_taken_for_a_missing_package(tmp_path:
     monkeypatch.setitem(sys.modules, "minikafka.hosting.cluster_files", None)
     with pytest.raises(ImportError, match="cluster_files"):
         certificate_folder(tmp_path)
+
+
+AT = "127.0.0.1:9092"
+LOGIN = 'required username="shop" password="q\\"u\\\\o";'
+"""JAAS options of the user ``shop``, quoted as Java reads them."""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_clients_get_what_their_protocol_needs_and_nothing_else(protocol: str, certificates: ClusterTls):
+    """TLS: the CA. SASL: a login. TLS without SASL: a certificate. Python's native clients call the brokers' listener."""
+    users = {"shop": 'q"u\\o'} if protocol.startswith("SASL") else {}
+    security = ClusterSecurity(protocol, users, lambda: certificates)
+    ca, own = str(certificates.ca), str(certificates.client("shop"))
+    uses_tls, uses_sasl = protocol.endswith("SSL"), bool(users)
+    needs_certificate = uses_tls and not uses_sasl
+    base = {"bootstrap.servers": AT, "security.protocol": protocol}
+    assert security.librdkafka(AT, "shop", "PLAIN") == {
+        **base,
+        **({"ssl.ca.location": ca} if uses_tls else {}),
+        **({"ssl.certificate.location": own, "ssl.key.location": own} if needs_certificate else {}),
+        **({"sasl.mechanism": "PLAIN", "sasl.username": "shop", "sasl.password": users["shop"]} if uses_sasl else {}),
+    }
+    modules = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-512": "scram.ScramLoginModule"}
+    for mechanism, module in modules.items():
+        jaas = f"org.apache.kafka.common.security.{module} {LOGIN}"
+        assert security.java(AT, "shop", mechanism) == {
+            **base,
+            **({"ssl.truststore.type": "PEM", "ssl.truststore.location": ca} if uses_tls else {}),
+            **({"ssl.keystore.type": "PEM", "ssl.keystore.location": own} if needs_certificate else {}),
+            **({"sasl.mechanism": mechanism, "sasl.jaas.config": jaas} if uses_sasl else {}),
+        }
+    native = {"ssl_cafile": ca, "ssl_certfile": own} if uses_tls else {}
+    assert security.native(AT, "shop") == {"bootstrap_servers": AT, **native}
+    aiokafka = security.aiokafka(AT, "shop", "PLAIN")
+    assert ("ssl_context" in aiokafka, "sasl_plain_password" in aiokafka) == (uses_tls, uses_sasl)
+    assert security.brokers_protocol == ("SSL" if uses_tls else "PLAINTEXT")
+
+
+def test_acls_are_for_each_resource_that_is_named():
+    """Without operations everything is allowed there; names are Kafka's, however they are written."""
+    security = ClusterSecurity("SASL_PLAINTEXT", {}, lambda: pytest.fail("it uses no TLS"))
+    named = {"topic": "orders", "group": "g", "transactional_id": "t"}
+    kinds = {
+        "topic": ResourceType.TOPIC,
+        "group": ResourceType.GROUP,
+        "transactional_id": ResourceType.TRANSACTIONAL_ID,
+    }
+    for kind, name in named.items():
+        (acl,) = security.acls("shop", (), **{kind: name})
+        assert (acl.resource_type, acl.resource_name, acl.operation) == (kinds[kind], name, AclOperation.ALL)
+        assert acl.principal == "User:shop"
+    several = security.acls("shop", ("Read", "DESCRIBE_CONFIGS", "describeConfigs"), topic="orders", group="g")
+    assert [(each.resource_name, each.operation) for each in several] == [
+        (name, operation)
+        for name in ("orders", "g")
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
+    ]
+    for unusable in ("Any", "Unknown", "Reed"):
+        with pytest.raises(InvalidRequest, match=f"'{unusable}' is no operation"):
+            security.acls("shop", (unusable,), topic="orders")
+
+
+def test_names_of_users_have_a_hundred_characters_at_most(certificates: ClusterTls):
+    """They are common names of certificates, too."""
+    assert ClusterSecurity("SASL_PLAINTEXT", {"a" * 100: "x"}, lambda: certificates).password("a" * 100) == "x"
+    for name in ("a" * 101, "", "a b", "a\n"):
+        with pytest.raises(InvalidConfig, match="a name of letters"):
+            ClusterSecurity("SASL_PLAINTEXT", {name: "x"}, lambda: certificates)
+
+
+def test_super_users_and_principals_follow_the_mapping_rules_of_the_caller(certificates: ClusterTls):
+    """A certificate is who the rules say, and brokers that no rule matches could not call each other."""
+    security = ClusterSecurity("SSL", {}, lambda: certificates)
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/of-$1/",
+    }
+    settings = security.broker_settings(config)
+    assert settings["super.users"] == "User:of-broker;User:of-admin"
+    assert settings["ssl.client.auth"] == "requested"
+    assert security.broker_settings({**config, "ssl.client.auth": "required"})["ssl.client.auth"] == "required"
+    assert security.principal("shop") == "User:of-shop"
+    with pytest.raises(InvalidConfig, match="the cluster's own certificates need a rule that matches"):
+        security.broker_settings({**config, "ssl.principal.mapping.rules": "RULE:^OU=(.*)$/$1/"})

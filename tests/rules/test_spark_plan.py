@@ -15,8 +15,10 @@ from minikafka.blocking.reading import (
     RetentionPassedPosition,
     TopicRecreated,
 )
+from minikafka.spark.options import ByOffset, ByTimestamp, ByWord, OptionError, Place
 from minikafka.spark.places import (
     BadOffset,
+    NoRecordAtTimestamp,
     PartitionFacts,
     Position,
     StreamOffset,
@@ -24,6 +26,7 @@ from minikafka.spark.places import (
     limited,
     missing,
     new_records,
+    resolve,
     resume,
     split,
     wrong_partitions,
@@ -139,3 +142,55 @@ def test_partitions_that_are_gone_or_misnamed():
     told = wrong_partitions([A0, B0], [A0, A1])
     assert "a-1 lack" in told
     assert "b-0 do not exist" in told
+
+
+def test_truncation_below_the_log_start_goes_on_where_the_log_begins():
+    """What stood between is gone twice."""
+    cut = resume(A0, Position(90, 3), "x", facts(epoch_end=70, log_start=80))
+    assert (cut.offset, cut.lost_count) == (80, 20)
+    emptied = resume(A0, Position(90, 3), "x", facts(epoch_end=0))
+    assert isinstance(emptied.loss, LogTruncated)
+    assert (emptied.offset, emptied.lost_count) == (0, 90)
+
+
+def test_checkpoint_at_the_log_start_has_lost_nothing():
+    """The log was deleted up to there, and all of that was read."""
+    at_start = resume(A0, Position(90, 3), "x", facts(log_start=90))
+    assert (at_start.offset, at_start.loss) == (90, None)
+    unknown = resume(A0, Position(90), None, facts(topic_id="y", epoch_end=-1))
+    assert (unknown.offset, unknown.loss) == (90, None), "a checkpoint of Spark's Kafka source has no ids"
+
+
+class Offsets:
+    """Brokers whose logs begin at 10 and end at 90, with a record for each millisecond; epoch 3 leads."""
+
+    def list_offsets(self, times):
+        known = {-2: 10, -1: 90}
+        return {name: (known.get(time, time if 10 <= time < 90 else -1), 3) for name, time in times.items()}
+
+
+@pytest.mark.parametrize(
+    ("place", "positions"),
+    [
+        (ByWord(word="earliest"), [Position(10), Position(10)]),
+        (ByWord(word="latest"), [Position(90, 3), Position(90, 3)]),
+        (ByOffset(offsets={B0: -1, A0: -2}), [Position(10), Position(90, 3)]),
+        (ByOffset(offsets={A0: 0, B0: 41}), [Position(0), Position(41)]),
+        (ByTimestamp(everywhere_ms=41), [Position(41), Position(41)]),
+        (ByTimestamp(partitions_ms={A0: 41, B0: 95}, latest_if_none=True), [Position(41), Position(90, 3)]),
+    ],
+)
+def test_places_are_found_at_the_brokers(place: Place, positions: list[Position]):
+    """The epoch of an end is the leader's; that of any other offset would be the record's."""
+    found = resolve(Offsets(), place, (A0, B0), "startingOffsets")  # type: ignore[arg-type]
+    assert list(found) == [A0, B0]
+    assert list(found.values()) == positions
+
+
+def test_places_that_do_not_fit_the_partitions_or_their_records_are_refused():
+    """Each names the option, or the one that helps."""
+    for place in (ByOffset(offsets={A0: 1}), ByTimestamp(partitions_ms={A0: 1})):
+        with pytest.raises(OptionError, match=r"option endingOffsets: .* b-0 lack an offset"):
+            resolve(Offsets(), place, (A0, B0), "endingOffsets")  # type: ignore[arg-type]
+    with pytest.raises(NoRecordAtTimestamp, match="b-0 has no record at or after 95"):
+        resolve(Offsets(), ByTimestamp(partitions_ms={A0: 41, B0: 95}), (A0, B0), "startingOffsets")  # type: ignore[arg-type]

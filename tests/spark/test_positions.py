@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, NullType, StringType, StructField, StructType
 
 from minikafka.blocking.brokers import Topic
-from minikafka.blocking.reading import LogTruncated
+from minikafka.blocking.reading import LogTruncated, RetentionPassedPosition
+from minikafka.spark import source as module
 from minikafka.spark.options import OptionError
 from minikafka.spark.places import NothingToRead, Position, StreamOffset
 from minikafka.spark.source import MiniKafkaSource
@@ -188,3 +190,147 @@ def test_columns_of_another_type_are_refused_when_the_query_is_planned():
         sink(("value", StringType()), ("partition", StringType()))
     with pytest.raises(OptionError, match=r"column headers is array<string>"):
         sink(("value", StringType()), ("headers", ArrayType(StringType())))
+
+
+def pushed(
+    monkeypatch: pytest.MonkeyPatch, *filters: Filter, **options: str
+) -> tuple[list[Filter], list[tuple[int, int]]]:
+    """What a batch reader leaves to Spark, and the ranges of offsets that it reads of a log from 10 to 90."""
+    reported = Reported()
+    reported.start = 10
+    monkeypatch.setattr(module, "_cluster_of", lambda _: reported)
+    source = MiniKafkaSource(
+        {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "a", "pushFilters": "true", **options}
+    )
+    schema = type("Schema", (), {"fieldNames": lambda _: [each.split()[0] for each in source.schema().split(", ")]})()
+    reader = source.reader(schema)
+    left = list(reader.pushFilters(list(filters)))
+    return left, [(each.value.start, each.value.end) for each in reader.partitions()]
+
+
+OFFSET = ("offset",)
+
+
+@pytest.mark.parametrize(
+    ("filters", "ranges"),
+    [
+        ([EqualTo(OFFSET, 40)], [(40, 41)]),
+        ([GreaterThan(OFFSET, 40)], [(41, 90)]),
+        ([GreaterThanOrEqual(OFFSET, 40)], [(40, 90)]),
+        ([LessThan(OFFSET, 40)], [(10, 40)]),
+        ([LessThanOrEqual(OFFSET, 40)], [(10, 41)]),
+        ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 95)], [(10, 90)]),
+        ([EqualTo(OFFSET, 90)], []),
+        ([EqualTo(OFFSET, 9)], []),
+        ([GreaterThan(OFFSET, 40), LessThan(OFFSET, 41)], []),
+        ([LessThan(OFFSET, 20), GreaterThan(OFFSET, 60)], []),
+        ([EqualTo(("partition",), 0), EqualTo(("topic",), "a")], [(10, 90)]),
+        ([GreaterThan(("partition",), 0)], []),
+        ([LessThanOrEqual(("partition",), 0)], [(10, 90)]),
+        ([EqualTo(("topic",), "b")], []),
+    ],
+)
+def test_filters_that_are_pushed_narrow_what_is_read(monkeypatch, filters: list[Filter], ranges: list[tuple[int, int]]):
+    """Spark looks at none of the rows again: a bound that is one off would lose a row, or show one too many."""
+    assert pushed(monkeypatch, *filters) == ([], ranges)
+
+
+def test_filters_that_the_source_cannot_apply_are_left_to_spark(monkeypatch):
+    """Of columns that have no bounds here, of fields within a column, and with values of another type."""
+    others = [
+        EqualTo(("timestamp",), 40),
+        GreaterThan(("topic",), "a"),
+        EqualTo(("offset", "more"), 40),
+        EqualTo(OFFSET, True),
+        EqualTo(OFFSET, 40.0),
+    ]
+    assert pushed(monkeypatch, *others) == (others, [(10, 90)])
+
+
+def test_batch_beyond_the_log_is_refused_or_begins_where_the_log_begins(monkeypatch):
+    """What retention has deleted is a loss by name, what no record has reached an error."""
+    for name, given in (("startingOffsets", 91), ("endingOffsets", 91)):
+        with pytest.raises(OptionError, match=f"{name}: a-0 ends at 90, not at 91"):
+            pushed(monkeypatch, **{name: f'{{"a":{{"0":{given}}}}}'})
+    assert pushed(monkeypatch, startingOffsets='{"a":{"0":90}}') == ([], [])
+    before = {"startingOffsets": '{"a":{"0":5}}', "endingOffsets": '{"a":{"0":20}}'}
+    with pytest.raises(RetentionPassedPosition, match="5 lost"):
+        pushed(monkeypatch, **before)
+    assert pushed(monkeypatch, failOnDataLoss="false", **before) == ([], [(10, 20)])
+
+
+def test_query_waits_for_enough_records_or_until_its_patience_ends(monkeypatch):
+    """minOffsetsPerTrigger and maxTriggerDelay; with Trigger.AvailableNow everything is read at once."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    options = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
+    reported = Reported()
+    reader = stream(reported, **options)
+    assert reader.latestOffset(at(81), ReadAllAvailable()) == at(81)
+    assert reader.latestOffset(at(80), ReadAllAvailable()) == at(90)
+    now[0] += 59.0
+    assert reader.latestOffset(at(81), ReadAllAvailable()) == at(81)
+    now[0] += 1.0
+    assert reader.latestOffset(at(81), ReadAllAvailable()) == at(90)
+    assert reader.reportLatestOffset() == StreamOffset(positions={A0: Position(90, 3)}).to_json()
+    now[0] += 1.0
+    assert reader.latestOffset(at(89), ReadAllAvailable()) == at(89), "the patience of the next batch has begun"
+    at_once = stream(reported, **options)
+    at_once.prepareForTriggerAvailableNow()
+    assert at_once.latestOffset(at(89), ReadAllAvailable()) == at(90)
+
+
+def test_new_leader_alone_makes_no_batch():
+    """Its epoch is not worth one."""
+    reported = Reported()
+    reported.end = (90, 4)
+    assert stream(reported).latestOffset(at(90, 3), ReadAllAvailable()) == at(90, 3)
+
+
+class Committed:
+    """A group that remembers what was committed to it."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+
+    def commit(self, positions):
+        self.commits.append(positions[A0].offset)
+
+
+def test_finished_batches_are_committed_once():
+    """Spark says so again when nothing is new."""
+    reader = stream(Reported(), commitGroup="g")
+    reader._group = group = Committed()
+    for offset in (80, 80, 90, 90):
+        reader.commit(at(offset))
+    assert group.commits == [80, 90]
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(at(90), ReadAllAvailable()) == at(90)
+    assert group.commits == [80, 90]
+    later = stream(Reported(), commitGroup="g")
+    later._group = group
+    later.prepareForTriggerAvailableNow()
+    assert later.latestOffset(at(90), ReadAllAvailable()) == at(90)
+    assert group.commits == [80, 90, 90], "Trigger.AvailableNow ends here, and Spark commits its last batch no more"
+
+
+def test_first_batch_begins_where_the_query_began():
+    """Spark makes the start up again when batch 0 is replayed, and ``latest`` is somewhere else by then."""
+    reader = stream(Reported())
+    end = at(90, start=StreamOffset(positions={A0: Position(40, 3)}, topic_ids={"a": "x"}))
+    assert [(each.value.start, each.value.end) for each in reader.partitions(at(70), end)] == [(40, 90)]
+
+
+def test_partition_that_is_added_is_read_from_its_beginning():
+    """Where its log begins by now."""
+
+    class Two(Reported):
+        def topics(self, names, *, certain=False):
+            return {"a": Topic(topic_id=self.topic_id, partitions=(0, 1))}
+
+    reported = Two()
+    reported.start = 7
+    reader = stream(reported, maxOffsetsPerTrigger="10")
+    end = reader.latestOffset(at(90), ReadAllAvailable())
+    wanted = [each.value for each in reader.partitions(at(90), end)]
+    assert [(each.partition.partition, each.start, each.end) for each in wanted] == [(1, 7, 17)]
