@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -110,8 +111,9 @@ def test_batches_that_expand_far_are_decoded_in_portions(given_batches, start, e
         ]
         assert all(table.num_rows for table in tables)
         largest = max(len(decompressed(batch)) for batch in batches)
-        portions = [sum(map(len, bodies or ())) for _, bodies in decode._expanded(batches)]
-        assert max(portions) <= max(2_000, largest)
+        portions = [list(map(len, bodies or ())) for _, bodies in decode._expanded(batches)]
+        assert all(sum(sizes) <= max(2_000, largest) for sizes in portions)
+        assert all(sum(one) + other[0] > 2_000 for one, other in pairwise(portions)), "none is smaller than it must be"
 
 
 def test_fetch_that_is_not_compressed_is_one_batch():
@@ -144,6 +146,32 @@ def test_control_batches_are_left_out():
     more = batch_of([(2, 0, b"k", b"v", [])], base_offset=3)
     assert [row[2] for row in found(read(data + marker + more))] == [0, 1, 3, 4]
     assert found(read(marker)) == []
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_aborted_batches_are_left_out(compression: str):
+    """The reader of a range says so by a count of 0 (read_committed); their bytes are still there."""
+    data = b"".join(batch_of([(2, 0, b"k", b"v", [])], compression, base_offset=base) for base in (0, 2, 4))
+    batches = read(data)
+    batches[1] = batches[1]._replace(record_count=0)
+    assert [row[2] for row in found(batches)] == [0, 1, 4, 5]
+    assert found([batches[1]]) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("0f000000010276 00", id="negative length"),
+        pytest.param("10000000010276 00ff", id="byte behind the headers of a record"),
+        pytest.param("14000000010276 02026801 00", id="byte behind the last record"),
+    ],
+)
+def test_records_that_do_not_fill_their_batch_are_damaged(body: str):
+    """One record with the value ``v`` is ``0e 00 00 00 01 02 76 00``; lengths are zigzag numbers."""
+    header = batch_of([(1, 0, None, b"v", [])])[:61]
+    assert len(columns_of([RecordBatch.of(header + bytes.fromhex("0e00000001027600"))])) == 1
+    with pytest.raises(CorruptMessage):
+        columns_of([RecordBatch.of(header + bytes.fromhex(body))])
 
 
 @settings(max_examples=300)
