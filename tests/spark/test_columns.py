@@ -116,6 +116,15 @@ def test_batches_that_expand_far_are_decoded_in_portions(given_batches, start, e
         assert all(sum(one) + other[0] > 2_000 for one, other in pairwise(portions)), "none is smaller than it must be"
 
 
+def test_portions_are_filled_one_after_the_other():
+    """Two batches of some thousand bytes fit, and a larger one has a portion to itself."""
+    sizes = (10, 10, 10, 10, 40, 10)
+    data = b"".join(batch_of([(count, 0, None, b"v" * 90, [])], "zstd") for count in sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "EXPANDED_MAX", 2_500)
+        assert [len(portion) for portion, _ in decode._expanded(read(data))] == [2, 2, 1, 1]
+
+
 def test_fetch_that_is_not_compressed_is_one_batch():
     """What was fetched bounds it."""
     data = b"".join(batch_of([(50, 0, None, b"v" * 100, [])], base_offset=base) for base in (0, 50))
@@ -164,6 +173,7 @@ def test_aborted_batches_are_left_out(compression: str):
         pytest.param("0f000000010276 00", id="negative length"),
         pytest.param("10000000010276 00ff", id="byte behind the headers of a record"),
         pytest.param("14000000010276 02026801 00", id="byte behind the last record"),
+        pytest.param("040080", id="number without an end"),
     ],
 )
 def test_records_that_do_not_fill_their_batch_are_damaged(body: str):
