@@ -44,7 +44,10 @@ def is_host(text: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Return True if ``host`` is a loopback address or ``localhost``. No other name counts, whatever it begins with."""
-    return host in ("localhost", "::1", "[::1]") or _LOOPBACK.fullmatch(host) is not None
+    if _LOOPBACK.fullmatch(host) is None:
+        return host in ("localhost", "::1", "[::1]")
+    *bytes_, rest = [int(part) for part in host.split(".")[1:]]  # 127.1 is one, as sockets take it
+    return max(bytes_, default=0) < 256 and rest < 256 ** (3 - len(bytes_))
 
 
 @functools.lru_cache(256)  # asked again and again, and small

@@ -147,6 +147,7 @@ class Container:
         try:
             await asyncio.to_thread(rules.set, incoming, outgoing)
         except WorldError:
+            await asyncio.sleep(LOOK_S)  # the engine learns of an end a little later
             if rules.prefix == _into(await inspect(self.name)):
                 raise
 

@@ -324,10 +324,14 @@ def node_folders(folder: Path) -> list[tuple[NodeId, Path]]:
     found = [each for each in (folder, *sorted(folder.iterdir())) if (each / META_PROPERTIES).is_file()]
     if not found:
         raise Failure(f"{folder} is no broker's data directory, nor does it hold one ({META_PROPERTIES} is missing)")
+    return [(_node_id(each / META_PROPERTIES), each) for each in found]
+
+
+def _node_id(path: Path) -> NodeId:
     try:
-        return [(parse_meta_properties((each / META_PROPERTIES).read_bytes()).node_id, each) for each in found]
+        return parse_meta_properties(path.read_bytes()).node_id
     except BadCheckpoint as error:
-        raise Failure(f"{META_PROPERTIES} in {folder} cannot be read: {error}") from error
+        raise Failure(f"{path} cannot be read: {error}") from error
 
 
 def partitions_in(folder: Path) -> list[TopicPartition]:

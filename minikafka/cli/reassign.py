@@ -147,7 +147,7 @@ def generate(
     if topics_file is not None:
         for each in read_json(topics_file, "topics"):
             if not isinstance(each, dict) or not isinstance(each.get("topic"), str):
-                raise Misuse(f'{topics_file}: each entry needs "topic", {json.dumps(each)} has not')
+                raise Misuse(f'{topics_file}: each entry needs "topic", {json.dumps(each)[:100]} has not')
             names.append(each["topic"])
 
     async def asked(admin: Any) -> tuple[Any, set[NodeId]]:

@@ -239,8 +239,10 @@ class Stoppable(Protocol):
 async def stop_all(brokers: Collection[Stoppable]) -> None:
     """SIGTERM to all brokers of a cluster at once, and wait for all.
 
-    Once too few run for a quorum, no controller can let the others go: they leave without.
+    Once too few run for a quorum, no controller can let the others go: they leave without. If some cannot be ended, the
+    first of their errors is raised once all others have.
     """
+    errors: list[BaseException] = []
     ending = {asyncio.ensure_future(broker.terminate()) for broker in brokers if broker.is_running}
     urged = False
     while ending:
@@ -248,7 +250,10 @@ async def stop_all(brokers: Collection[Stoppable]) -> None:
             urged = True
             for broker in brokers:
                 await broker.urge()
-        _, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        ended, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        errors += filter(None, [each.exception() for each in ended])
+    if errors:
+        raise errors[0]
 
 
 class ProcessCluster:

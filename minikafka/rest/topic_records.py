@@ -103,7 +103,7 @@ class _Follower:
     topic: str
     starts: Positions
     begun: Marks
-    """The partitions that it names begin in that topic."""
+    """Its positions are in the topic with its id; other partitions begin in the present topic."""
     written: Callable[[fetch.Change, int, str], bytes]
     _polls: asyncio.Queue[tuple[int, list[fetch.Change], fetch.Mark]] = field(init=False)
     _readers: dict[int, asyncio.Task[None]] = field(default_factory=dict, init=False)

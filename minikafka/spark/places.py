@@ -122,6 +122,8 @@ def from_json(members: Any) -> StreamOffset:
     epochs = _flat(members.get(EPOCHS, {}), EPOCHS)
     offsets = _flat({name: each for name, each in members.items() if not name.startswith("$")}, "offsets")
     ids = members.get(IDS, {})
+    if not isinstance(ids, dict):
+        raise BadOffset(f"{IDS}: {ids!r} is not topic -> topic id")
     start = members.get(START)
     return StreamOffset(
         positions={

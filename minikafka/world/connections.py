@@ -231,7 +231,9 @@ def agent_in(fields: bytes) -> str:
 @lru_cache(64)
 def identity_of(agent: str) -> tuple[str, str]:
     """Return the client id (only minikafka's own have one) and ``NAME VERSION`` of the software in a ``User-Agent``."""
-    found = _PRODUCT.match(agent[:NAME_LENGTH_MAX])
+    # Bytes that are not UTF-8 are lone surrogates in the text of a header, which no message of a broker can carry.
+    readable = agent[:NAME_LENGTH_MAX].encode(errors="replace").decode()
+    found = _PRODUCT.match(readable)
     if found is None:
         return "", ""
     name, version, comment = found.groups()

@@ -147,9 +147,10 @@ LARGE_BODY = 8 * KIB
 """A larger body of a plain request of another API than Produce is handled in a turn of its own (``large_turns.py``)."""
 
 MANY = 16
-"""Open connections beyond which responses that are known at once leave a turn of the loop later, with those to the
-requests that this turn reads: a broker and its clients then wake each other less often (docs/performance.md, "Responses
-of many connections"). Beside fewer connections they would seldom meet others, and would only be late.
+"""Open connections of a listener, of plain requests or of Kafka's protocol, beyond which responses that are known at
+once leave a turn of the loop later, with those to the requests that this turn reads: a broker and its clients then wake
+each other less often (docs/performance.md, "Responses of many connections"). Beside fewer connections they would seldom
+meet others, and would only be late.
 """
 
 HURRY_S = 1.0
@@ -473,12 +474,12 @@ class HttpServer:
 
     @property
     def has_many_plain(self) -> bool:
-        """Return True if answers over HTTP wait for the next turn of the loop; see ``MANY``."""
+        """Return True if small responses to plain requests leave a turn of the loop later; see ``MANY``."""
         return len(self._plain) > MANY
 
     @property
     def has_many_frames(self) -> bool:
-        """As ``has_many_plain``, over Kafka's protocol."""
+        """Return True if responses over Kafka's protocol leave a turn of the loop later; see ``MANY``."""
         return len(self._frames) > MANY
 
     def flush_soon(self, connection: KafkaConnection | RpcConnection) -> None:

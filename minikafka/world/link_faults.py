@@ -261,5 +261,5 @@ async def _held_back(fault: Fault, way: Way) -> None:
     except TimeoutError:
         return
     finally:
-        # A message that waits here is the only one on its way: Fault.concerns passes over others meanwhile.
+        # A message that is reordered is the only one of its way in ``late``: Fault.concerns passes over others then.
         fault.late.pop(way, None)

@@ -8,7 +8,9 @@ its place. Rules for this file:
    nothing unusual (what a browser says of a page is: web/gate.py), a body that is admitted and comes soon. Everything
    else is *handed over*: the general server gets the connection with every byte that was not answered yet, and keeps
    it. No refusal is written here.
-2. One request at a time: the next is looked at when the answer is written and the socket takes more.
+2. One request at a time: the next is looked at when the answer is written, or is to leave with others (MANY in
+   ``http_server.py``), and the socket takes more. Before a body is awaited and before the connection is handed over,
+   every answer is written and the socket takes more: the general server could not learn that it does not.
 3. A handler is never cancelled by its client.
 """
 
@@ -216,7 +218,7 @@ class RpcConnection(SocketConnection):
         self._read_size += nbytes
         if self._handling is None and not self._is_full:
             self._look_on()
-        elif self._read_size == READ_SIZE and self._transport is not None:
+        if self._read_size == READ_SIZE and self._transport is not None:
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
@@ -255,17 +257,19 @@ class RpcConnection(SocketConnection):
                 self._hand_over()
             return False
         head = head_of(read[:end])
-        if (
-            head is None
-            or head.length > BODY_SIZE_MAX
-            or not self._host.knows(head.host)
-            or not self._host.admit(self._owner, head.length)
-        ):
+        if head is None or head.length > BODY_SIZE_MAX or not self._host.knows(head.host):
+            self._hand_over()
+            return False
+        rest = self._read_size - end
+        if rest < head.length:
+            self.flush()
+            if self._is_full:
+                return False
+        if not self._host.admit(self._owner, head.length):
             self._hand_over()
             return False
         self._has_asked = True
         self._head, self._held = head, head.length
-        rest = self._read_size - end
         if rest >= head.length:
             stop = end + head.length
             self._keep(stop)
@@ -387,7 +391,8 @@ class RpcConnection(SocketConnection):
             return
         was_full = self._read_size == READ_SIZE
         self._look_on()
-        if was_full and self._transport is transport and not transport.is_closing():
+        has_room = self._read_size < READ_SIZE
+        if was_full and has_room and self._transport is transport and not transport.is_closing():
             transport.resume_reading()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
@@ -415,8 +420,7 @@ class RpcConnection(SocketConnection):
             self._outgoing.finish()
 
     def _let_go(self) -> None:
-        """No timers, no bytes held for a body that will not come, no answer kept back."""
-        self.flush()
+        """No timers, no bytes held for a body that will not come."""
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
@@ -473,6 +477,12 @@ class RpcConnection(SocketConnection):
         """From here on the connection is the general server's, with every byte that was not answered."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._awaits_code:
+            return
+        self.flush()
+        if self._is_full:
+            # The next protocol would not learn that the transport holds enough: once it has room, this is decided anew.
+            if self._body is not None:
+                self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
             return
         if not self._host.has_general_code(partial(self._code_is_loaded, self._hand_over)):
             self._await_code()

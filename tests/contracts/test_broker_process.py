@@ -18,7 +18,7 @@ import pytest
 
 from minikafka.cli.running import Signals
 from minikafka.cli.up import JsonReport, _up
-from minikafka.errors import BrokerNotAvailable
+from minikafka.errors import BrokerNotAvailable, WorldError
 from minikafka.hosting.cluster_files import BrokerFiles, Ports, prepare
 from minikafka.hosting.process import Parent, StartBroker, serve_child
 from minikafka.hosting.processes import (
@@ -205,6 +205,33 @@ async def test_the_last_broker_does_not_wait_for_a_controller(files: BrokerFiles
     async with asyncio.timeout(STOP_TIMEOUT_S - 5):
         await stop_all([broker, dead])
     assert broker.returncode == 0
+
+
+async def test_a_broker_that_cannot_be_ended_is_reported_once_the_others_have_ended():
+    """Its error was lost: a container that the engine does not stop."""
+
+    class Member:
+        is_running = True
+
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+            self.has_ended = False
+
+        async def terminate(self) -> int:
+            if self.error is not None:
+                raise self.error
+            for _ in range(10):
+                await asyncio.sleep(0)
+            self.has_ended = True
+            return 0
+
+        async def urge(self) -> None:
+            pass
+
+    members = [Member(WorldError("the engine refuses")), Member(None), Member(None)]
+    with pytest.raises(WorldError, match="the engine refuses"):
+        await stop_all(members)
+    assert [each.has_ended for each in members] == [False, True, True]
 
 
 async def test_a_frozen_broker_sees_that_it_is_to_stop(files: BrokerFiles):

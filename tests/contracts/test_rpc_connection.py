@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,7 @@ from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
+from minikafka.world.outgoing import HIGH_WATER
 from minikafka.world.rpc_connection import OUT_MAX, head_of
 
 ANY = Address("127.0.0.1", 0)
@@ -435,21 +437,66 @@ def test_small_responses_that_are_known_at_once_wait_for_others_if_there_are_man
 
 
 def test_a_response_that_waits_for_others_is_written_before_its_server_closes(play, monkeypatch: pytest.MonkeyPatch):
-    """The server closes in the very turn in which the request was handled."""
+    """The connection closes in the very turn in which the request was handled, before the response would leave."""
     monkeypatch.setattr(http_server, "MANY", 0)
 
     async def story(server: HttpServer, echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        closing: list[asyncio.Future[None]] = []
+        (connection,) = server._plain
 
         def handler(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
-            closing.append(asyncio.ensure_future(server.close()))
+            asyncio.get_running_loop().call_soon(connection.close)
             return [bytes(body)]
 
         server.handler = handler
         writer.write(PLAIN % (1, b"x"))
         assert await answer(reader) == (200, b"x")
         assert await reader.read() == b""
-        await closing[0]
+
+    play(story)
+
+
+@pytest.mark.parametrize("many", [0, http_server.MANY], ids=["many", "few"])
+@pytest.mark.parametrize("is_unusual", [False, True], ids=["body", "unusual"])
+def test_no_body_is_awaited_and_nothing_handed_over_while_the_client_does_not_read(
+    play, monkeypatch: pytest.MonkeyPatch, many: int, *, is_unusual: bool
+):
+    """The general server would not learn that the transport holds enough: a stream grew in memory without a limit."""
+    monkeypatch.setattr(http_server, "MANY", many)
+    size, steps = 3_000, 9
+    last = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" if is_unusual else (PLAIN % (1, b"y"))[:-1]
+
+    async def story(server: HttpServer, echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ((connection, transport),) = server._plain.items()
+        seen: list[bytes] = []
+
+        def handler(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+            seen.append(bytes(body))
+            return [bytes(body) * size]
+
+        server.handler = handler
+        writer.transport.pause_reading()
+        for end, option in ((transport, socket.SO_SNDBUF), (writer.transport, socket.SO_RCVBUF)):
+            end.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, option, 8 * 1024
+            )  # else the kernel holds megabytes
+        sent = 0
+        while transport.get_write_buffer_size() < HIGH_WATER - steps * size:
+            writer.write(PLAIN % (1, b"x"))
+            sent += 1
+            await until(lambda: len(seen) == sent)  # noqa: B023 - it is awaited here
+            await asyncio.sleep(0)
+        assert not connection._is_full
+        writer.write(PLAIN % (1, b"x") * (steps + 3) + last)
+        await until(lambda: connection._is_full)
+        await asyncio.sleep(0.05)
+        assert plain(server) == 1
+        assert connection._body is None
+        writer.transport.resume_reading()
+        for _ in range(sent + steps + 3):
+            assert await answer(reader) == (200, b"x" * size)
+        if not is_unusual:
+            writer.write(b"y")
+        assert await answer(reader) == (200, b"hello" if is_unusual else b"y" * size)
 
     play(story)
 

@@ -180,11 +180,11 @@ def test_a_misused_audit_says_what_it_needs(tmp_path):
 @pytest.mark.parametrize("name", [META_PROPERTIES, LOG_START_OFFSET_CHECKPOINT])
 def test_a_damaged_small_file_is_named(run, name: str):
     """A data directory is audited just when something has gone wrong with it."""
-    (run.data_dirs[0] / name).write_bytes(b"\xff not a checkpoint")
+    damaged = run.data_dirs[0] / name
+    damaged.write_bytes(b"\xff not a checkpoint")
     result = CliRunner().invoke(root, ["audit", str(run.ledger), "--data-dir", str(run.folder)])
     assert result.exit_code == 1
-    assert name in result.output
-    assert "cannot be read" in result.output
+    assert f"{damaged} cannot be read" in result.output.replace("\n", " ")
 
 
 def test_records_that_go_away_while_they_are_read_end_the_audit_with_a_sentence(tmp_path, monkeypatch):

@@ -92,7 +92,16 @@ def test_names_of_listeners_are_compared_in_upper_case_and_without_spaces() -> N
 
 
 @pytest.mark.parametrize(
-    "host", ["127.example.com", "127.0.0.1.example.com", "127.0.0.1x", "127.", "localhost.example.com"]
+    "host",
+    [
+        "127.example.com",
+        "127.0.0.1.example.com",
+        "127.0.0.1x",
+        "127.",
+        "localhost.example.com",
+        "127.0.0.256",
+        "127.256.1",
+    ],
 )
 def test_name_that_begins_like_a_loopback_address_is_none(host: str) -> None:
     """It may point anywhere: plain listeners are refused there, and passwords are not sent there in plain text."""
@@ -101,7 +110,9 @@ def test_name_that_begins_like_a_loopback_address_is_none(host: str) -> None:
         parse_broker({"listeners": f"PLAINTEXT://{host}:9092"})
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.255.255.254", "127.1", "::1", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "127.255.255.254", "127.1", "127.9.65535", "127.16777215", "::1", "[::1]"]
+)
 def test_loopback_has_several_addresses(host: str) -> None:
     """All of 127.0.0.0/8, in the forms that sockets take."""
     assert is_loopback(host)

@@ -56,7 +56,9 @@ def test_an_offset_of_sparks_kafka_source_is_taken():
     assert from_json({"a": {"0": 5}}).positions == {A0: Position(5, -1)}
 
 
-@pytest.mark.parametrize("bad", [[], {"a": 5}, {"a": {"x": 5}}, {"a": {"0": "5"}}, {"a": {"0": True}}])
+@pytest.mark.parametrize(
+    "bad", [[], {"$ids": 5}, {"$ids": ["a"]}, {"a": 5}, {"a": {"x": 5}}, {"a": {"0": "5"}}, {"a": {"0": True}}]
+)
 def test_what_is_no_offset_is_refused(bad):
     """A checkpoint of another source must not be taken for ours."""
     with pytest.raises(BadOffset):
