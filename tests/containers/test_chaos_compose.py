@@ -30,6 +30,8 @@ def test_killed_cut_and_healed_under_load(engine: Engine, tmp_path: Path):
     wrong = ("lost", "duplicated", "reordered", "diverged")
     assert {name: told[name] for name in wrong} == dict.fromkeys(wrong, 0)
     assert told["acknowledged"] > 200
+    assert told["spared"] == []
+    assert [each["what"].split()[0] for each in told["faults"]] == ["kill", "cut"]
     assert told["failovers"] >= 1  # on a loaded machine, the cut may be over before the session is
     assert [engine.docker(*each).stdout for each in listed] == before, "containers, volumes or networks are left"
     assert len(list(tmp_path.glob("broker-*/journal.jsonl"))) == 3

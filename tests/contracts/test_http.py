@@ -448,7 +448,7 @@ async def test_doors_are_put_together_once_when_somebody_comes():
 
 
 async def test_request_whose_routes_are_loaded_while_the_server_closes_is_refused():
-    """It was answered, and a stream would have held the end up: the routes had been told of it before they were there."""
+    """It was answered, and a stream would have delayed the end: the routes were informed of it before they were loaded."""
     began, may_load = threading.Event(), threading.Event()
 
     def load() -> Doors:

@@ -139,7 +139,7 @@ def test_yes_and_no_are_true_and_false_in_any_case_and_between_spaces() -> None:
 
 
 def test_each_codec_has_its_own_level() -> None:
-    """One that is left as it is has none."""
+    """snappy, and topics that brokers do not compress, have none."""
     levels = {"compression.gzip.level": "1", "compression.lz4.level": "2", "compression.zstd.level": "4"}
     codecs = {"gzip": 1, "lz4": 2, "zstd": 4, "snappy": None, "producer": None, "uncompressed": None}
     for codec, level in codecs.items():
