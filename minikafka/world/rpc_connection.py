@@ -9,8 +9,8 @@ its place. Rules for this file:
    else is *handed over*: the general server gets the connection with every byte that was not answered yet, and keeps
    it. No refusal is written here.
 2. One request at a time: the next is looked at when the answer is written, or is to leave with others (MANY in
-   ``http_server.py``), and the socket takes more. Before a body is awaited and before the connection is handed over,
-   every answer is written and the socket takes more: the general server could not learn that it does not.
+   ``http_server.py``), and the socket takes more. Before a body is awaited or the general server gets the connection,
+   all answers are written and the socket takes more: that server would not learn that it does not.
 3. A handler is never cancelled by its client.
 """
 
@@ -480,7 +480,7 @@ class RpcConnection(SocketConnection):
             return
         self.flush()
         if self._is_full:
-            # The next protocol would not learn that the transport holds enough: once it has room, this is decided anew.
+            # The general server would not learn that the transport is full: `_look` decides again when it has room.
             if self._body is not None:
                 self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
             return

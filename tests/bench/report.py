@@ -103,7 +103,7 @@ def with_kafka_rows(whole: Result, kafka_run: Result) -> Result:
 
 def completed(result: Result, kept: Result, *, is_bare: bool) -> Result:
     """A result with the rows of ``kept`` that its run left out: those beside Kafka if ``is_bare``, or all others if it has
-    only those. A whole run is returned as it is given. ValueError if ``is_bare`` and there is no such row.
+    only those. A whole run is returned unchanged. ValueError if ``is_bare`` and there is no such row.
     """
     if is_bare:
         if not by_yardstick(result)[0]:

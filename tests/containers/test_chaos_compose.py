@@ -32,7 +32,7 @@ def test_killed_cut_and_healed_under_load(engine: Engine, tmp_path: Path):
     assert told["acknowledged"] > 200
     assert told["spared"] == []
     assert [each["what"].split()[0] for each in told["faults"]] == ["kill", "cut"]
-    assert told["failovers"] >= 1  # on a loaded machine, the cut may be over before the session is
+    assert told["failovers"] >= 2
     assert [engine.docker(*each).stdout for each in listed] == before, "containers, volumes or networks are left"
     assert len(list(tmp_path.glob("broker-*/journal.jsonl"))) == 3
 
@@ -42,7 +42,7 @@ def test_paused_disconnected_stopped_and_slow(engine: Engine):
     told = played(engine, "compose", scenario=str(Path(__file__).with_name("tour.toml")))
     assert told["verdict"] == "clean", told
     assert told["spared"] == []
-    assert told["failovers"] >= 1  # as above: only a broker that is stopped surely hands its partitions on
+    assert told["failovers"] >= 3
     assert [each["what"].split()[0] for each in told["faults"]] == ["pause", "isolate", "stop", "loss", "delay"]
 
 
