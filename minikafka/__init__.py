@@ -1,16 +1,18 @@
-"""minikafka: a Kafka-like broker with real replication, small enough to read.
+"""minikafka: a small Kafka in Python, with real replication.
 
 Three brokers replicate append-only partition logs over HTTP, elect leaders through a KRaft-like quorum inside
 themselves, and keep Kafka's record batches byte for byte on disk. The house has floors; an import may only point down:
 
-    7  __main__  cli/                        the doors: command line
-    6  world/  sim/                          adapters: aiohttp and real files, or the deterministic simulator
-    5  broker/  client/                      drivers: they await, and decide nothing
-    4  quorum/  check/                       rules of the controller; the history checker
-    3  replication/                          rules: who may acknowledge what
-    2  log/                                  one partition on disk
-    1  wire/  ports.py                       bytes and messages; the four ports
-    0  types.py errors.py invariant.py config/
+    7  cli/ chaos/                            the command line; fault scenarios for whole clusters
+    6  testing/ hosting/ rest/ lab/ ui/       fixtures; broker processes; /v1; stories and the replay page
+       world/ sim/ spark/ web/ blocking/      the four ports, real or simulated; Spark; what these share
+    5  broker/ client/                        drivers: they await, and decide nothing
+    4  quorum/ groups/ transactions/          rules of the controller, of groups and transactions
+       coordination/ security/ check/         what coordinators share; who may do what; the history checker
+    3  replication/                           rules: who may acknowledge what
+    2  log/                                   one partition on disk
+    1  wire/ ports.py                         bytes and messages; the four ports
+    0  config/ types.py errors.py faults.py   words
 
 Rules (floors 1 to 4) are synchronous: ``now`` goes in, effects and the next deadline come out. Drivers (floor 5) await
 and reach the world only through Clock, Network, Disk and Events. ``tests/tidy`` holds these laws.

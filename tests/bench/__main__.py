@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -166,6 +167,8 @@ def main() -> None:
         parser.error(
             f"--write-docs needs a whole run, --only {KAFKA} or --only {BARE}: the documents have a table for each"
         )
+    # Brokers are killed on purpose: what clients say about that is no news.
+    logging.getLogger("minikafka").setLevel(logging.ERROR)
     if given.source is None:
         exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
         result = run(only=given.only, quick=given.quick)

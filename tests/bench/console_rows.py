@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from minikafka import AdminClient
+from minikafka.rest.live import VIEWER_COUNT_MAX_OF_ONE
 from minikafka.types import NodeId
 from minikafka.world.real import real_world
 from tests.bench.arms import Ours, cluster
@@ -43,10 +44,10 @@ ONE_PARTITION_MAX, CLUSTER_MAX = 3.0, 4.0
 """Points of a core that five viewers may cost the broker that serves them, of one partition and of the cluster."""
 SNAPSHOT_MS_MAX, SNAPSHOT_KB_MAX = 15.0, 28.0
 KILL_KB_MAX = 6.0
-SNAPSHOTS = 10
+SNAPSHOTS = VIEWER_COUNT_MAX_OF_ONE
 AS_BROWSER = {"Accept-Encoding": "gzip"}
 CLOSED_S = 6.0
-"""A broker notices with its next heartbeat that a viewer has gone."""
+"""Before viewers come: those of the row before are gone, or these would be too many of one address."""
 
 
 async def console_rows(*, rounds: int, seconds: float, megabytes: int) -> list[Row]:
@@ -204,11 +205,10 @@ async def _snapshot_row(arm: Ours, rounds: int) -> Row:
             return len(await _snapshot(events)), received[0]
 
     async def lap(scope: str) -> tuple[float, tuple[int, int]]:
+        await asyncio.sleep(CLOSED_S)
         serving.lap()
         snapshots = await asyncio.gather(*(first(scope) for _ in range(SNAPSHOTS)))
-        spent = serving.lap() / SNAPSHOTS * 1000
-        await asyncio.sleep(CLOSED_S)
-        return spent, snapshots[0]
+        return serving.lap() / SNAPSHOTS * 1000, snapshots[0]
 
     found = [(await lap("cluster"), await lap("busy-0")) for _ in range(rounds)]
     whole, one = (statistics.median(each[at][0] for each in found) for at in (0, 1))
@@ -232,6 +232,7 @@ async def _kill_row(arm: Ours) -> Row:
         controller = (await admin.describe_quorum()).leader_id
     victim: NodeId = next(node for node in list(arm.running.brokers)[1:] if node != controller)
     received = [0]
+    await asyncio.sleep(CLOSED_S)
     async with _events(arm, "cluster", received) as events:
         state: dict[str, Any] = json.loads(await _snapshot(events))
         whole = received[0]

@@ -36,7 +36,6 @@ FLOORS = {
     "rpc": 5,
     "tasks": 5,
     "parked": 5,
-    "flag": 5,
     "world": 6,
     "sim": 6,
     "rest": 6,
