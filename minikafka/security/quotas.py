@@ -142,6 +142,18 @@ class QuotaIndex:
         return None
 
 
+THROTTLE_MS_MAX = 2**31 - 1
+"""The longest throttle time that a response can name."""
+
+
+def _throttle_ms(seconds: float) -> int:
+    """The throttle time of so many seconds; 0 if they are not positive, and THROTTLE_MS_MAX of infinitely many.
+
+    A quota that is not a whole number may be as small as any float: the time until a rate is that low has no bound.
+    """
+    return round(min(seconds * 1000, THROTTLE_MS_MAX)) if seconds > 0 else 0
+
+
 class Rate:
     """An amount by time, in samples. The amount of the last ``SAMPLES`` seconds counts."""
 
@@ -194,8 +206,7 @@ class Rate:
         window_s = self.window_s(now)
         of_rate_s = (self._total / window_s - limit) / limit * window_s
         of_bucket_s = (self._level - (now - self.used_at) * limit) / limit - (SAMPLES - 1) * SAMPLE_S
-        longest_s = max(of_bucket_s, of_rate_s)
-        return round(longest_s * 1000) if longest_s > 0 else 0
+        return _throttle_ms(max(of_bucket_s, of_rate_s))
 
     def _forget(self, now: float) -> None:
         samples = self._samples
@@ -287,7 +298,7 @@ class Quotas:
         if not strict or left >= 0:
             tokens.take(partitions, bound.limit, now)
             left = 0.0 if strict else tokens.left(bound.limit, now)
-        return round(-left / bound.limit * 1000) if left < 0 else 0
+        return _throttle_ms(-left / bound.limit)
 
     def take_back(self, key: str, user: str, client_id: str, amount: float, now: float) -> None:
         """The response that was counted is not sent."""

@@ -6,7 +6,8 @@ Rules for this file:
    batch spans what it spanned when it was written.
 2. A record's bytes are copied, not rebuilt; only its timestamp delta changes when the base timestamp does.
 3. A batch with a *delete horizon* (attribute bit 6) has it as its base timestamp: from that time on its tombstones may
-   go (KIP-534). Readers add the delta to whatever the base is, so the records' timestamps stay.
+   go (KIP-534). Readers add the delta to whatever the base is, so the records' timestamps stay. They add in 64 bits:
+   a producer may send any delta, and a sum beyond them is taken as Java and the compiled codec take it.
 4. A batch without records is a header of 61 bytes: it keeps a producer's last sequence, or the end of the log.
 """
 
@@ -36,6 +37,9 @@ from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompressed
 from minikafka.wire.records import compressed
 
 _VARINT_SIZE_MAX = 10
+_LAST_SHIFT = 7 * (_VARINT_SIZE_MAX - 1)
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_UINT64_MAX = 2**64 - 1
 
 
 class RecordSlice(NamedTuple):
@@ -80,7 +84,7 @@ def slices(batch: RecordBatch, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterat
         is_stamped = batch.timestamp_type == LOG_APPEND_TIME
         yield RecordSlice(
             batch.base_offset + offset_delta,
-            batch.max_timestamp if is_stamped else batch.base_timestamp + time_delta,
+            batch.max_timestamp if is_stamped else _in_64_bits(batch.base_timestamp + time_delta),
             key,
             value_size >= 0,
             record[position:],
@@ -144,7 +148,7 @@ def _shifted(record: RecordSlice, shift: int) -> bytes:
     """The record with its timestamp delta counted from another base."""
     _, start = _varint(record.data, 0)
     old_delta, _ = _varint(record.data, start + 1)
-    delta = _packed_varint(old_delta + shift)
+    delta = _packed_varint(_in_64_bits(old_delta + shift))
     size = 1 + len(delta) + len(record.tail)
     return b"".join((_packed_varint(size), record.data[start : start + 1], delta, record.tail))
 
@@ -176,9 +180,18 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         byte = data[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if shift == _LAST_SHIFT:
+                value &= _UINT64_MAX
             return (value >> 1) ^ -(value & 1), at + 1
         shift += 7
     raise CorruptMessage(f"records: no number at byte {position} of {len(data)}")
+
+
+def _in_64_bits(number: int) -> int:
+    """The signed number of 64 bits that a sum of two such numbers overflows to."""
+    if _INT64_MIN <= number <= _INT64_MAX:
+        return number
+    return ((number - _INT64_MIN) & _UINT64_MAX) + _INT64_MIN
 
 
 def _packed_varint(value: int) -> bytes:

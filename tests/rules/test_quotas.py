@@ -262,6 +262,16 @@ def test_the_buckets_of_mutations_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert len(quotas._tokens) <= 10
 
 
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e308])
+def test_any_quota_that_the_controller_accepts_gives_a_throttle_time(limit: float) -> None:
+    """Percents and mutations need not be whole: what a client has used may be infinitely often the smallest quota."""
+    quotas = Quotas(QuotaIndex({ANN: {MUTATION: limit, REQUEST: limit}}))
+    expected = rule.THROTTLE_MS_MAX if limit < 1 else 0
+    assert quotas.mutate("ann", "", 100, 0.0, strict=False) == expected
+    assert quotas.mutate("ann", "", 100, 9.0, strict=True) == expected
+    assert quotas.count(REQUEST, "ann", "", 0.01, 0.0) == (1000 if limit < 1 else 0)
+
+
 def connections(**limits: float) -> ConnectionRates:
     rates = ConnectionRates()
     rates.use(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage
 from minikafka.wire.batch import CODEC_NAMES, DELETE_HORIZON_BIT, NO_TIMESTAMP, RecordBatch, verify, with_fields
 from minikafka.wire.records import Record, build_batch, decode_batch
-from minikafka.wire.rewrite import delete_horizon, emptied, slices, thinned
+from minikafka.wire.rewrite import delete_horizon, emptied, slices, thinned, with_body
 
 TIME = 1_700_000_000_000
 HORIZON = TIME + 86_400_000
@@ -79,6 +79,38 @@ def test_slices_tell_what_the_codec_tells(records, codec):
     assert [(s.offset, s.timestamp, s.key and bytes(s.key), s.has_value) for s in slices(batch)] == [
         (r.offset, r.timestamp, r.key, r.value is not None) for r in decode_batch(batch)
     ]
+
+
+def beyond_64_bits(deltas: list[int]) -> RecordBatch:
+    """A batch of TIME whose records have these timestamp deltas, as a producer of its own making may send them."""
+    body = b""
+    for number, delta in enumerate(deltas):
+        tail = bytes((number << 1, 2)) + b"%d" % number + b"\x02v\x00"
+        inner = b"\x00" + varint_of(delta) + tail
+        body += varint_of(len(inner)) + inner
+    model = batch_of([Record(0, TIME, key=b"0", value=b"v") for _ in deltas])
+    return verify(with_body(model, body, attributes=model.attributes))
+
+
+def varint_of(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    packed = bytearray()
+    while rest >= 0x80:
+        packed.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes((*packed, rest))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=5), st.none() | st.integers(0, 2**45))
+@example([0, 2**63 - 1], None)
+@example([-(2**63), 0], HORIZON)
+def test_timestamps_beyond_64_bits_stay_what_readers_take_them_for(deltas, horizon):
+    """A broker reads no deltas before it appends a batch, so that compaction meets each of them."""
+    batch = beyond_64_bits(deltas)
+    assert [each.timestamp for each in slices(batch)] == [each.timestamp for each in decode_batch(batch)]
+    new = verify(thinned(batch, list(slices(batch))[1:], horizon=horizon))
+    assert told(decode_batch(new)) == told(decode_batch(batch))[1:]
+    assert new.max_timestamp == max(each.timestamp for each in decode_batch(new))
 
 
 def test_an_empty_batch_keeps_span_and_sequence():
