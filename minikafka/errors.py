@@ -31,9 +31,16 @@ WRITTEN: Outcome = "written"
 UNKNOWN: Outcome = "unknown"
 
 
+MESSAGE_LENGTH_MAX = 4_000
+"""Characters of an error's sentence. Many repeat the name that they refuse, which may have 32,767 bytes in a request. A
+text in a response of Kafka's protocol may have no more, whatever stands around the name.
+"""
+
+
 class ProtocolError(Exception):
     """A request that was answered with an error.
 
+    ``message`` is cut to MESSAGE_LENGTH_MAX.
     ``outcome`` is what the caller may believe about a write: ``not_written`` (safe to send again), ``written`` or
     ``unknown``. It is set where the error is raised, for only that place knows.
     ``facts`` go into structured answers (``isr=[1]``, ``leader=2``).
@@ -49,6 +56,8 @@ class ProtocolError(Exception):
     """Records for which a batch was refused: number within the batch, counted from 0, and why (KIP-467)."""
 
     def __init__(self, message: str = "", *, outcome: Outcome = NOT_WRITTEN, **facts: object) -> None:
+        if len(message) > MESSAGE_LENGTH_MAX:
+            message = f"{message[: MESSAGE_LENGTH_MAX - 100]}... ({len(message)} characters)"
         super().__init__(message or self.name)
         self.message = message or self.name
         self.outcome: Outcome = outcome

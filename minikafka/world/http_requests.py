@@ -60,6 +60,9 @@ READ_BUFFER_SIZE = 1 * MIB
 # What is left of a refused body is read and dropped for this long, so that the client can read the refusal.
 LINGER_S = 1.0
 
+CONTINUE = "100-continue"
+"""The only expectation of clients that HTTP/1.1 has (RFC 9110, 10.1.1); HTTP/1.0 has none."""
+
 BASIC_CHALLENGE = 'Basic realm="minikafka", charset="UTF-8"'
 BEARER_CHALLENGE = 'Bearer realm="minikafka"'
 
@@ -125,6 +128,10 @@ class GeneralServer:
             refused = self._host.gate.refusal(asked)
             if refused is not None:
                 return self._refuse(refused.status, refused.error, refused.members)
+            expected = request.headers.get("Expect", CONTINUE)
+            if expected.lower() != CONTINUE and asked.needs_host:
+                error = kafka.InvalidRequest(f"Expect {expected[:80]!r} cannot be met, only {CONTINUE}")
+                return self._refuse(417, error)
             if asked.asks_before:
                 return web.Response(status=204, headers={**PREFLIGHT_ANSWER, **self._host.gate.sharing(asked.origin)})
             try:
@@ -226,7 +233,7 @@ class GeneralServer:
                 body = content.read_nowait()
                 grown(len(body))
             else:
-                if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+                if request.headers.get("Expect", "").lower() == CONTINUE and request.transport is not None:
                     request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 async with asyncio.timeout(self._host.frame_timeout_s):
                     body = await read_whole(content, grown)

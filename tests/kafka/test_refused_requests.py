@@ -77,6 +77,13 @@ def test_every_version_has_a_place_for_the_error_of_a_request(name: str, version
     assert (NotController.code in codes) is ((name, version) not in WITHOUT_FIELD)
 
 
+@pytest.mark.parametrize("name, version", VERSIONS, ids=str)
+def test_every_version_has_room_for_the_longest_sentence(name: str, version: int):
+    """Sentences repeat names of the request, which are nearly as long as a text of a response may be."""
+    codes = errors_in(refused(name, version, NotController("\N{EURO SIGN}" * 32_767 + " is not the controller")))
+    assert (NotController.code in codes) is ((name, version) not in WITHOUT_FIELD)
+
+
 @pytest.mark.parametrize("version", [0, 4, 12, 13])
 @pytest.mark.parametrize("topics", [[{"name": "t", "topic_id": TOPIC_ID}], None])
 def test_refused_metadata_still_names_the_brokers(version: int, topics: Any):

@@ -681,6 +681,18 @@ async def test_transactional_id_that_is_not_utf8_is_refused_before_anything_is_s
     assert curl.cluster.brokers[1].asked == []
 
 
+async def test_an_expectation_that_cannot_be_met_is_refused_whatever_its_bytes(curl):
+    """aiohttp's own refusal repeats the header, which failed for what is not UTF-8: an answer of 500, and a traceback."""
+    address = curl.cluster.brokers[1].address
+    for expected in (b"\xff", b"200-ok"):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: %s\r\nExpect: %s\r\n\r\n" % (str(address).encode(), expected))
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 417 Expectation Failed")
+        assert b"cannot be met, only 100-continue" in answer
+
+
 async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     """S26: murmur2 of the key; one random partition for the records without one."""
     curl.cluster.add_topic("wide", [1] * 12)
