@@ -22,6 +22,7 @@ Epoch: TypeAlias = int
 TopicId: TypeAlias = str
 """22 characters of URL-safe base64 without padding: 16 random bytes, as Kafka prints a UUID."""
 
+NODE_ID_MAX = 2**31 - 1
 NO_NODE = -1
 NO_EPOCH = -1
 NO_OFFSET = -1

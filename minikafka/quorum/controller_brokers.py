@@ -69,7 +69,7 @@ from minikafka.quorum.elections import checked_broker, with_broker, without_brok
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker, UnregisterBroker
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_OFFSET, Address, NodeId, Offset, TopicId
+from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_OFFSET, NODE_ID_MAX, Address, NodeId, Offset, TopicId
 from minikafka.wire import messages as m
 
 
@@ -278,7 +278,6 @@ LISTENERS_MAX = 20
 LOG_DIRS_MAX = 20
 ID_LENGTH_MAX = 64
 RACK_LENGTH_MAX = 255
-NODE_ID_MAX = 2**31 - 1
 
 
 def register(

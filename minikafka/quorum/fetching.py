@@ -24,7 +24,7 @@ from minikafka.ports import Buffers
 from minikafka.quorum.core import QuorumCore, Ready
 from minikafka.quorum.roles import Follower, Leader, Progress, Unattached
 from minikafka.replication.follower import CutTo, Extend, TruncateByLeaderEpoch
-from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, NODE_ID_MAX, Address, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, split
 
@@ -282,6 +282,9 @@ def _checked(core: QuorumCore, request: m.FetchRequest) -> m.FetchPartition:
     asked = request.partitions[0]
     if asked.fetch_offset < 0:
         raise kafka.InvalidRequest(f"offset {asked.fetch_offset}")
+    if request.replica_id > NODE_ID_MAX:
+        # Observers are remembered and described, and responses of Kafka's protocol have 32 bits for the id of each.
+        raise kafka.InvalidRequest(f"replica_id={request.replica_id}: a node id is {NODE_ID_MAX} at most")
     if request.replica_id >= 0:
         core.check_epoch(asked.current_leader_epoch)
     if not isinstance(core.role, Leader):

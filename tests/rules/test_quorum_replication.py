@@ -171,6 +171,14 @@ def test_fetches_are_fenced_by_epoch(request_: FetchRequest, error: str):
     assert core.role.voters[2].last_fetch_at is None
 
 
+def test_observer_with_an_id_beyond_32_bits_is_refused():
+    """DescribeQuorum of Kafka's protocol could not name it, and failed for all other nodes as well."""
+    core = leading(1, 2)
+    assert BY_CODE[answered(core, fetch(0, 0, replica=2**31)).error_code].name == "INVALID_REQUEST"
+    assert answered(core, fetch(0, 0, replica=2**31 - 1)).error_code == 0
+    assert list(core.role.observers) == [2**31 - 1]
+
+
 def test_who_does_not_lead_says_who_does():
     """NOT_LEADER_OR_FOLLOWER names the leader."""
     part = answered(following(1), fetch(0, 0))
