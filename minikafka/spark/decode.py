@@ -41,6 +41,7 @@ RUN_WORTH = 64
 VARINT_BYTES_MAX = 10
 LENGTH_BYTES_MAX = 5
 NULL = -1
+TIMESTAMP_MAX = (2**63 - 1) // 1000
 EXPANDED_MAX = 64 * 1024 * 1024
 """Bytes of compressed batches, once expanded, that are decoded together; one batch may have more."""
 
@@ -308,7 +309,6 @@ def to_arrow(
 
 def _columns(partition: TopicPartition, found: Columns) -> list[Any]:
     count = len(found)
-    times = _numbers(pa.timestamp("ms", tz="UTC"), found.timestamps)
     buffer = pa.py_buffer(found.data)
     return [
         _binary(buffer, found.key_starts, found.key_lengths),
@@ -316,9 +316,21 @@ def _columns(partition: TopicPartition, found: Columns) -> list[Any]:
         pa.repeat(pa.scalar(partition.topic, pa.string()), count),
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
         _numbers(pa.int64(), found.offsets),
-        times.cast(pa.timestamp("us", tz="UTC")),
+        _times(found.timestamps),
         _numbers(pa.int32(), found.timestamp_types),
     ]
+
+
+def _times(timestamps: Any) -> Any:
+    """Milliseconds since 1970 as Spark's timestamps; null beyond its 64 bits of microseconds.
+
+    A producer may set any timestamp, and one record must not keep a query from all that follow it.
+    """
+    kind, spark_kind = pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC")
+    beyond = (timestamps > TIMESTAMP_MAX) | (timestamps < -TIMESTAMP_MAX)
+    if not beyond.any():
+        return _numbers(kind, timestamps).cast(spark_kind)
+    return pa.array(np.where(beyond, 0, timestamps), pa.int64(), mask=beyond).cast(kind).cast(spark_kind)
 
 
 def _numbers(kind: Any, numbers: Any) -> Any:

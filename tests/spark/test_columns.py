@@ -148,6 +148,14 @@ def test_log_append_time_is_every_records_time():
     assert [row[3:5] for row in found(read(stored))] == [(TIME + 99, 1)] * 3
 
 
+@pytest.mark.parametrize("beyond", [2**63 - 1, -(2**63), 9_223_372_036_854_776])
+def test_a_timestamp_that_spark_cannot_hold_is_null(beyond: int):
+    """One record of a careless producer does not stop a query: the records beside it keep their times."""
+    batch = build_batch([Record(0, each, value=b"v") for each in (TIME, beyond, TIME + 1)])
+    (arrow,) = to_arrow(NAME, read(batch), 0, 3, include_headers=False)
+    assert [each.value for each in arrow.column("timestamp")] == [TIME * 1000, None, (TIME + 1) * 1000]
+
+
 def test_control_batches_are_left_out():
     """Markers take an offset and are not given to applications."""
     data = batch_of([(2, 0, b"k", b"v", [])])
