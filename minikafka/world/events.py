@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -143,7 +144,10 @@ class EventLog:
         self._level = level
         self._render = render
         self._wall_ns = wall_ns
+        self._unwritable: set[str] = set()
+        """Places whose last line could not be written."""
         self._journal: TextIOWrapper | None = None
+        self._journal_path = journal_path
         self.on_close: list[Callable[[], None]] = []
         if journal_path:
             # It may be in the data directory, which does not exist yet.
@@ -189,10 +193,24 @@ class EventLog:
             return
         entry = journal_entry(kind, facts, node=self._node, wall_ns=self._wall_ns(), cause=CAUSE.get())
         if self._journal is not None:
-            self._journal.write(as_json(entry))
+            self.attempt(self._journal_path, partial(self._journal.write, as_json(entry)))
         if shown and self._stream is not None:
-            self._stream.write(self._render(entry))
-            self._stream.flush()
+            self.attempt("the log", partial(_write_now, self._stream, self._render(entry)))
+
+    def attempt(self, where: str, write: Callable[[], object]) -> None:
+        """Write a line to one place. A line that cannot be written is left out: events are reported in the midst of
+        changes, which must not end half way because a disk is full or the reader of a pipe has left.
+
+        The other places get an event about the first such line, until one can be written again.
+        """
+        try:
+            write()
+        except OSError as error:
+            if where not in self._unwritable:
+                self._unwritable.add(where)
+                self("log_not_written", where=where, why=str(error))
+        else:
+            self._unwritable.discard(where)
 
     def close(self) -> None:
         """Close the journal; later events are not kept in it."""
@@ -200,8 +218,17 @@ class EventLog:
             each()
         journal, self._journal = self._journal, None
         if journal is not None:
-            journal.close()
+            self.attempt(self._journal_path, journal.close)
             self._decide_unheard()
+
+
+def _write_now(stream: TextIO, text: str) -> None:
+    stream.write(text)
+    stream.flush()
+
+
+def _at_once(_where: str, write: Callable[[], object]) -> None:
+    write()
 
 
 RING_SIZE = 100_000
@@ -342,8 +369,10 @@ TEXT_SIZE_MAX = 255
 class AuditFile:
     """An observer of events. Only the owner may read the file: names of users and topics are in it."""
 
-    def __init__(self, path: str, node: str) -> None:
-        """Open or create the file. Raises OSError."""
+    def __init__(self, path: str, node: str, attempt: Callable[[str, Callable[[], object]], None] = _at_once) -> None:
+        """Open or create the file. Raises OSError. ``attempt`` writes a line to a place (:meth:`EventLog.attempt`)."""
+        self._path = path
+        self._attempt = attempt
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.fchmod(self._file, 0o600)
@@ -357,7 +386,8 @@ class AuditFile:
         self._number += 1
         cut = {name: each[:TEXT_SIZE_MAX] if isinstance(each, str) else each for name, each in facts.items()}
         entry = journal_entry(kind, cut, node=self._node, wall_ns=time.time_ns(), cause="")
-        os.write(self._file, as_json({"seq": self._number, **entry}).encode())
+        line = as_json({"seq": self._number, **entry}).encode()
+        self._attempt(self._path, partial(os.write, self._file, line))
 
     def close(self) -> None:
         """Later events are not kept."""

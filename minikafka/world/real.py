@@ -164,7 +164,7 @@ def real_world(
         file_mode=int(config.file_mode, 8),
     )
     if config.audit_path:
-        audit = AuditFile(config.audit_path, str(config.node_id))
+        audit = AuditFile(config.audit_path, str(config.node_id), events.attempt)
         events.observe(audit, only_counts=True)
         events.on_close.append(audit.close)
     clock = SystemClock(None)

@@ -58,6 +58,46 @@ def test_the_journal_has_every_event_at_once_and_is_appended_to(tmp_path: Path):
     assert "told_after_close" in stream.getvalue()
 
 
+class Pipe(io.StringIO):
+    """Standard error whose reader has left, and which a log collector may read again."""
+
+    has_reader = False
+
+    def flush(self) -> None:
+        if not self.has_reader:
+            raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_log_that_cannot_be_written_is_reported_once_to_the_others_and_raises_nothing(tmp_path: Path):
+    """`minikafka serve 2>&1 | head`: whatever was about to report an event ended half way, and the broker hung."""
+    path, stream, seen = tmp_path / "journal.jsonl", Pipe(), []
+    events = EventLog(node="1", stream=stream, journal_path=str(path))
+    events.observe(lambda kind, facts: seen.append((kind, facts)))
+    for has_reader in (False, False, True, False):
+        stream.has_reader = has_reader
+        events("leader_lost", partition="orders-0")
+    expected = ["leader_lost", "log_not_written", "leader_lost", "leader_lost", "leader_lost", "log_not_written"]
+    assert [kind for kind, _ in seen] == expected
+    assert seen[1][1] == {"where": "the log", "why": "[Errno 32] Broken pipe"}
+    events.close()
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == expected
+
+
+def test_a_journal_that_cannot_be_written_is_reported_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its disk may be another one than that of the data directory."""
+    stream = io.StringIO()
+    events = EventLog(node="1", stream=stream, journal_path=str(tmp_path / "journal.jsonl"))
+    full = Pipe()
+    monkeypatch.setattr(full, "write", lambda _: full.flush())
+    events._journal.close()
+    monkeypatch.setattr(events, "_journal", full)
+    events("leader_lost", partition="orders-0")
+    events.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["log_not_written", "leader_lost"]
+    assert lines[0]["where"] == str(tmp_path / "journal.jsonl")
+
+
 @pytest.mark.parametrize(
     ("given", "file_mode", "folder_mode"), [({}, 0o600, 0o700), ({"file_mode": 0o640}, 0o640, 0o750)]
 )

@@ -114,3 +114,22 @@ def test_the_file_is_of_its_owner_and_has_nothing_but_audited_events(tmp_path: P
     file.close()
     log("request_denied", principal="User:ann")
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_decision_that_cannot_be_written_is_made_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The disk of the audit log is full: its lines have a gap in their numbers, and the broker's log says why."""
+    path, log, seen = tmp_path / "audit.jsonl", EventLog(), []
+    file = AuditFile(str(path), "1", log.attempt)
+    log.observe(file, only_counts=True)
+    log.observe(lambda kind, facts: seen.append((kind, facts.get("where"))))
+
+    def is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("minikafka.world.events.os.write", is_full)
+        log("request_denied", principal="User:ann")
+    log("request_denied", principal="User:bob")
+    file.close()
+    assert seen == [("log_not_written", str(path)), ("request_denied", None), ("request_denied", None)]
+    assert [json.loads(line)["seq"] for line in path.read_text().splitlines()] == [2]
