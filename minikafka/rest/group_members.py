@@ -276,7 +276,7 @@ def counts_dealt(member: g.DescribedMember | None) -> dict[str, Any]:
         return {}
     try:
         counts = json.loads(Assignment.unpacked(member.assignment).user_data or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return counts if isinstance(counts, dict) else {}
 
