@@ -249,7 +249,10 @@ async def _streamed(route: Route, visit: Visit, stream: Stream) -> web.StreamRes
             )
             # A stream has no length: without keep-alive a proxy or an old client sees its end as well.
             response.force_close()
-            await response.prepare(visit.http)
+            try:
+                await response.prepare(visit.http)
+            except ConnectionError:
+                return response  # the reader has left while the start of the stream was looked up
             if visit.http.method != "HEAD":
                 await _pump(route, visit, response, stream, encode)
         finally:

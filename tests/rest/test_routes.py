@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -287,3 +288,28 @@ async def test_a_reader_that_takes_nothing_does_not_hold_up_the_end_of_its_strea
     async with asyncio.timeout(30):
         await routes._pump(None, visit, SimpleNamespace(write=write), stream, routes._plain)
     assert aborted.is_set()
+
+
+async def test_a_reader_that_leaves_before_its_stream_begins_is_no_failure(monkeypatch: pytest.MonkeyPatch):
+    """The log had an error with a traceback, as after a bug, for each client that gave up in that moment."""
+
+    async def has_left(*_: Any) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(web.StreamResponse, "prepare", has_left)
+    doors = SimpleNamespace(streams=Counter())
+    visit = SimpleNamespace(
+        http=SimpleNamespace(headers=SimpleNamespace(getall=lambda *_: ()), method="GET"),
+        host=SimpleNamespace(node_id=1),
+        context=SimpleNamespace(principal="User:ann", remote="127.0.0.1"),
+        doors=doors,
+        served_by=[],
+        leaders=[],
+    )
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b""
+
+    response = await routes._streamed(None, visit, Stream(chunks(), json_text.EVENT_STREAM))
+    assert not response.prepared
+    assert not doors.streams
