@@ -260,12 +260,16 @@ class KafkaSession:
             and (pending := self._pipeline.next()) is not None
         ):
             throttle = self._throttle
-            if throttle is None or throttle.quotas is None:
-                self._begin(pending)
-            else:
-                pending.clock_ns = self._door.ticks_ns()
-                self._begin(pending)
-                pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
+            try:
+                if throttle is None or throttle.quotas is None:
+                    self._begin(pending)
+                else:
+                    pending.clock_ns = self._door.ticks_ns()
+                    self._begin(pending)
+                    pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
+            except Exception:
+                self._hang_up()  # no later response of the connection could be sent
+                raise
             if pending.is_done:
                 self._send()
         if self._has_failed:

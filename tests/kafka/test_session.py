@@ -502,6 +502,15 @@ async def test_a_parked_answer_that_cannot_be_encoded_closes_the_connection():
     assert line.is_closed
 
 
+async def test_a_prompt_answer_that_cannot_be_encoded_closes_the_connection():
+    """Frames that are handled in a later turn of the loop have no transport around them that would end by itself."""
+    line = Line()
+    line.prompt["Produce"] = ProduceResponse(partitions=(None,))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        line.produce(1)
+    assert line.is_closed
+
+
 async def test_a_request_that_has_not_run_when_the_process_dies_leaves_no_coroutine():
     """With faults on the link each request is a coroutine; Python warns of one that nobody awaited."""
     line = Line()
