@@ -358,10 +358,14 @@ TESTING_ROUTES = (*_routes_of(*_OF_FAULTS), *testing_faults.MACHINE_ROUTES, *tes
 ROUTES = (*_routes_of(*_CLUSTER, *_TOPICS, *_GROUPS, stories), *TESTING_ROUTES, *docs.ROUTES)
 
 
+_PART = re.compile(r"\{(\w+)\}")
+"""A variable part of a route's path. By itself aiohttp takes no braces in one, which names of groups may have."""
+
+
 @functools.cache
 def _patterns() -> list[tuple[Route, re.Pattern[str]]]:
     """What matches each route's path. Made for the first request that no route matches: it takes 30 ms."""
-    return [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
+    return [(route, re.compile(_PART.sub("[^/]+", route.path))) for route in ROUTES]
 
 
 def is_there(route: Route, host: Host) -> bool:
@@ -406,10 +410,11 @@ class Doors:
     def __call__(self, application: web.Application) -> None:
         """The network's ``doors``."""
         for route in ROUTES:
+            path = _PART.sub(r"{\1:[^/]+}", route.path)
             if route.method == "GET":
-                application.router.add_get(route.path, self._guarded(route))
+                application.router.add_get(path, self._guarded(route))
             else:
-                application.router.add_route(route.method, route.path, self._guarded(route))
+                application.router.add_route(route.method, path, self._guarded(route))
         # Not ".*", which a newline in the path would escape.
         application.router.add_route("*", r"/{anything:[\s\S]*}", self._guarded(None))
         application.on_shutdown.append(self._end_streams)

@@ -681,6 +681,13 @@ async def test_transactional_id_that_is_not_utf8_is_refused_before_anything_is_s
     assert curl.cluster.brokers[1].asked == []
 
 
+@pytest.mark.parametrize("name", ["%7B%7D", "a%7Bb", "%7D"])
+async def test_braces_in_a_name_are_part_of_it(curl, name):
+    """Groups and transactional ids may have them: the answer was that GET cannot be used there."""
+    problem = (await curl.get(f"/v1/topics/{name}")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert problem["detail"].startswith("there is no topic")
+
+
 async def test_an_expectation_that_cannot_be_met_is_refused_whatever_its_bytes(curl):
     """aiohttp's own refusal repeats the header, which failed for what is not UTF-8: an answer of 500, and a traceback."""
     address = curl.cluster.brokers[1].address
