@@ -25,6 +25,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import INTERNAL
 from minikafka.quorum.decision import setting_of
 from minikafka.quorum.image import PartitionImage, TopicImage
+from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.rest.host import FORWARD_SLACK_S, Host, Scene
 from minikafka.rest.parameters import FORWARD, TIMEOUT_MS
 from minikafka.rest.route import Visit
@@ -138,9 +139,9 @@ def unknown_topic(host: Scene, topic: str) -> kafka.ProtocolError:
 
 
 def min_isr(config: BrokerConfig, topic: TopicImage, partition: PartitionImage) -> int:
-    """How many replicas must be in sync for acks=all."""
+    """How many replicas must be in sync for acks=all, by the rule of leaders and controllers."""
     minimum = setting_of(topic, "min.insync.replicas", config.topic_defaults()).min_insync_replicas
-    return min(minimum, len(partition.replicas))
+    return effective_min_isr(minimum, partition.replicas, partition.adding)
 
 
 def current_leader(host: Host, name: TopicPartition, hint: m.CurrentLeader | None = None) -> m.CurrentLeader:

@@ -532,8 +532,15 @@ def _timed(given: _Given, side: str, *, latest_if_none: bool) -> ByTimestamp | N
     if everywhere is not None:
         return ByTimestamp(everywhere_ms=everywhere, latest_if_none=latest_if_none)
     wanted = 'JSON such as {"orders":{"0":1700000000000}}'
-    each = given.parsed(f"{side}OffsetsByTimestamp", parse_partition_numbers, wanted, None)
-    return None if each is None else ByTimestamp(partitions_ms=each, latest_if_none=latest_if_none)
+    name = f"{side}OffsetsByTimestamp"
+    each = given.parsed(name, parse_partition_numbers, wanted, None)
+    if each is None:
+        return None
+    # For a broker -1 and -2 are no times: they are the end and the beginning.
+    bad = sorted(partition for partition, time_ms in each.items() if time_ms < 0)
+    if bad:
+        raise OptionError(f"option {name}: the time of {bad[0]} is {each[bad[0]]}; milliseconds since 1970 are needed")
+    return ByTimestamp(partitions_ms=each, latest_if_none=latest_if_none)
 
 
 def _worded(given: _Given, name: str, default: str) -> Place:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.config import BrokerConfig
@@ -54,6 +56,14 @@ def test_isr_below_the_minimum_is_an_effect():
     ending = ending_of(1, image, (1, 2, 3), CONFIG)
     assert ending.effects[1].startswith("a-0 has fewer in-sync replicas than min.insync.replicas")
     assert ending.warnings == []
+
+
+def test_replicas_that_are_being_added_are_not_needed_for_writes():
+    """A topic with one replica gets two more (KIP-455): its leader alone may acknowledge until they have caught up."""
+    image = image_of({"a": (1, 2)}, **{"min.insync.replicas": "2"})
+    [growing] = [replace(each, adding=(2, 3)) for each in image.topics["a"].partitions]
+    image = replace(image, topics={"a": replace(image.topics["a"], partitions=(growing,))})
+    assert ending_of(2, image, (1, 2, 3), CONFIG).effects == ["No partition changes its leader."]
 
 
 @pytest.mark.parametrize("others_down", [(), (2,)])

@@ -132,6 +132,15 @@ def test_timestamps_win_over_offsets():
     assert batch(endingTimestamp="9").ending == ByTimestamp(everywhere_ms=9, latest_if_none=True)
 
 
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_times_of_partitions_are_not_negative(side: str):
+    """For a broker -1 is the end of a partition: a query with a wrong time would read nothing, and not say so."""
+    name = f"{side}OffsetsByTimestamp"
+    assert batch(**{name: '{"orders":{"0":0}}'})
+    with pytest.raises(OptionError, match=f"{name}: the time of orders-1 is -1"):
+        batch(**{name: '{"orders":{"0":1000,"1":-1}}'})
+
+
 def test_an_offset_of_this_source_is_a_starting_offset():
     """SPARK 5: a checkpointed offset, with its epochs and ids, may be pasted as startingOffsets."""
     text = '{"$epochs":{"orders":{"0":3}},"$ids":{"orders":"x"},"orders":{"0":12}}'
