@@ -651,6 +651,7 @@ async def test_headers_that_do_not_fit_their_request_are_refused_before_anything
             {"key_b64": "/w=="},
             [["x", {"b64": "/g=="}]],
         ),
+        (b"Kafka-Key:\r\n", {"key_b64": ""}, []),
         (b"", {"key": None}, []),
     ],
 )
@@ -704,8 +705,10 @@ async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     """S26: murmur2 of the key; one random partition for the records without one."""
     curl.cluster.add_topic("wide", [1] * 12)
     records = [{"key": "21", "value": 1}, *({"value": number} for number in range(20)), {"key": "foobar", "value": 1}]
-    answer = (await curl.post("/v1/topics/wide/records", {"records": records})).json["records"]
-    # Kafka's own test vectors: murmur2("21") = -973932308, murmur2("foobar") = -790332482.
+    empty = {"key": "", "value": 1}
+    answer = (await curl.post("/v1/topics/wide/records", {"records": [*records, empty]})).json["records"]
+    # Kafka's own test vectors: murmur2("21") = -973932308, murmur2("foobar") = -790332482, murmur2("") = 275646681.
+    assert answer.pop()["partition"] == 275646681 % 12, "an empty key is a key"
     assert answer[0]["partition"] == (-973932308 & 0x7FFFFFFF) % 12
     assert answer[-1]["partition"] == (-790332482 & 0x7FFFFFFF) % 12
     assert len({each["partition"] for each in answer[1:-1]}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from pathlib import Path
 
@@ -51,6 +52,41 @@ def test_import_error_that_is_a_bug_is_not_taken_for_a_missing_package(tmp_path:
     monkeypatch.setitem(sys.modules, "minikafka.hosting.cluster_files", None)
     with pytest.raises(ImportError, match="cluster_files"):
         certificate_folder(tmp_path)
+
+
+def test_missing_part_of_the_package_is_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A broken installation of ``cryptography`` is named with what to do, as one that is not there."""
+    monkeypatch.delitem(sys.modules, "minikafka.hosting.certificates", raising=False)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    with pytest.raises(InvalidConfig, match="needs the package cryptography"):
+        certificate_folder(tmp_path)
+
+
+def test_users_need_a_protocol_with_logins(certificates: ClusterTls):
+    """With TLS alone their passwords would mean nothing."""
+    for protocol in ("PLAINTEXT", "SSL"):
+        with pytest.raises(InvalidConfig, match=f"it is '{protocol}'"):
+            ClusterSecurity(protocol, {"a": "x"}, lambda: certificates)
+
+
+def test_error_about_an_unknown_user_has_names_and_no_passwords():
+    """Rule 2: it is printed, and logged."""
+    security = ClusterSecurity("SASL_PLAINTEXT", {"shop": "hunter2"}, lambda: pytest.fail("it uses no TLS"))
+    with pytest.raises(InvalidConfig, match="only admin, shop;") as caught:
+        security.password("nobody")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_python_clients_show_a_certificate_where_they_do_not_log_in(
+    protocol: str, certificates: ClusterTls, monkeypatch: pytest.MonkeyPatch
+):
+    """Without it they would be User:ANONYMOUS; beside a login it would say nothing."""
+    loaded: list[str] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda _, path: loaded.append(path))
+    users = {"shop": "x"} if protocol == "SASL_SSL" else {}
+    ClusterSecurity(protocol, users, lambda: certificates).aiokafka(AT, "shop", "PLAIN")
+    assert loaded == ([] if users else [str(certificates.client("shop"))])
 
 
 AT = "127.0.0.1:9092"
@@ -108,6 +144,8 @@ def test_acls_are_for_each_resource_that_is_named():
         for name in ("orders", "g")
         for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
     ]
+    with pytest.raises(InvalidRequest, match="no resource is named"):
+        security.acls("shop", ("Read",))
     for unusable in ("Any", "Unknown", "Reed"):
         with pytest.raises(InvalidRequest, match=f"'{unusable}' is no operation"):
             security.acls("shop", (unusable,), topic="orders")

@@ -183,6 +183,16 @@ def test_brokers_log_in_to_each_other() -> None:
             BROKERS_JAAS,
             "must have the options username and password",
         ),
+        (
+            {
+                "listeners": "SSL://0.0.0.0:1,C://127.0.0.1:2",
+                "listener.security.protocol.map": "SSL:SASL_SSL,C:SASL_SSL",
+                "controller.listener.names": "C",
+                "listener.name.c.plain.sasl.jaas.config": f'{PLAIN} required username="b2" password="x" user_b1="hunter2";',
+            },
+            "listener.name.c.plain.sasl.jaas.config",
+            "the same at all listeners of brokers and controllers",
+        ),
         ({"super.users": "User:admin"}, "super.users", "User:b1, as which this broker logs in, is missing"),
         ({"ssl.truststore.location": ""}, "ssl.truststore.location", "brokers call each other with TLS"),
     ],

@@ -44,6 +44,75 @@ def test_only_variables_that_say_otherwise_are_overruled() -> None:
         ("cluster.id", "MK_CLUSTER_ID", "CLUSTER_ID"),
         ("cluster.id", "MK_CLUSTER_ID", "KAFKA_CLUSTER_ID"),
     ]
+    assert environment_overruled({"KAFKA_NODE_ID": "1", "MK_NODE_ID": "1"}) == []
+
+
+def test_setting_of_kafka_that_is_not_used_is_a_notice_that_says_so() -> None:
+    """A file for Kafka starts a broker here. A name that Kafka does not know either is an error, cut if it is long."""
+    for lenient in (False, True):
+        [notice] = parse_broker({"zookeeper.connect": "x"}, lenient=lenient).notices
+        assert notice == "zookeeper.connect is known to Kafka and not used by minikafka"
+    with pytest.raises(InvalidConfig) as raised:
+        parse_broker({"x" * 5_000: "1"})
+    assert len(str(raised.value)) < 300
+
+
+def test_listeners_with_any_free_port_do_not_share_it() -> None:
+    """Port 0 is another one for each."""
+    assert parse_broker({"listeners": "A://127.0.0.1:0,B://127.0.0.1:0"})
+    with pytest.raises(InvalidConfig, match="two listeners share a port"):
+        parse_broker({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"})
+
+
+@pytest.mark.parametrize("name", ["mk.http.allowed.hosts", "mk.http.allowed.origins"])
+def test_names_that_browsers_may_use_are_checked_at_the_start(name: str) -> None:
+    """Not at the first request."""
+    with pytest.raises(InvalidConfig) as raised:
+        parse_broker({name: "a/b c"})
+    assert raised.value.facts["setting"] == name
+
+
+TOKENS = {
+    "listeners": "A://127.0.0.1:1",
+    "listener.security.protocol.map": "A:PLAINTEXT,B:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "https://example.com/keys",
+    "sasl.oauthbearer.expected.issuer": "i",
+    "sasl.oauthbearer.expected.audience": "a",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("sasl.oauthbearer.jwks.endpoint.url", "http://example.com/keys"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "https://me:secret@example.com/keys"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "file://keys"),
+        ("sasl.oauthbearer.expected.issuer", ""),
+        ("sasl.oauthbearer.expected.audience", " , "),
+    ],
+)
+def test_tokens_are_believed_only_by_keys_from_a_safe_place(name: str, wrong: str) -> None:
+    """Keys that come unencrypted may be anybody's; without issuer and audience tokens for others would be accepted."""
+    assert parse_broker(TOKENS).config.uses_tokens
+    with pytest.raises(InvalidConfig) as raised:
+        parse_broker({**TOKENS, name: wrong})
+    assert raised.value.facts["setting"] == name
+    assert "secret" not in str(raised.value)
+
+
+def test_certificates_that_are_requested_need_a_truststore() -> None:
+    """Also where only clients use TLS: no certificate could be checked."""
+    settings = {
+        "listeners": "BROKERS://127.0.0.1:1,CLIENTS://127.0.0.1:2",
+        "listener.security.protocol.map": "CLIENTS:SSL",
+        "ssl.keystore.location": "broker.pem",
+    }
+    assert parse_broker(settings)
+    for wanted in ("requested", "required"):
+        assert parse_broker({**settings, "ssl.client.auth": wanted, "ssl.truststore.location": "ca.pem"})
+        with pytest.raises(InvalidConfig, match=f"ssl.client.auth={wanted}, but ssl.truststore.location is empty"):
+            parse_broker({**settings, "ssl.client.auth": wanted})
 
 
 @pytest.mark.parametrize(
