@@ -14,9 +14,9 @@ from minikafka.errors import (
     UnknownLeaderEpoch,
 )
 from minikafka.invariant import InvariantViolation
-from minikafka.replication.leader import NEVER, LeaderReplica, Remote
+from minikafka.replication.leader import NEVER, IdleFetches, LeaderReplica, Remote
 from minikafka.types import EpochEnd
-from tests.rules.replication_kit import LAG_S, Recorded, batch, fetched, leader, log_of, values, write
+from tests.rules.replication_kit import EVERYBODY, LAG_S, Recorded, batch, fetched, leader, log_of, values, write
 
 LATE = 1000.0
 TWO = TopicConfig(min_insync_replicas=2)
@@ -400,6 +400,31 @@ def test_a_leader_that_goes_on_leading_keeps_what_it_knows():
     second = leader(first.log, isr=(1, 2), epoch=1, high_watermark=1, predecessor=first)
     assert second.remotes[2].end_offset == 1
     assert leader(first.log, isr=(1, 2), epoch=2, high_watermark=1).remotes[2].end_offset == -1
+
+
+def test_member_of_the_isr_has_its_time_from_the_beginning_of_an_epoch():
+    """Also if the same broker led before, and has not heard of it for long: it may have had no leader to fetch from."""
+    first = leader(isr=(1, 2))
+    write(first, "a")
+    fetched(first, 2, 1)
+    write(first, "b")
+    second = leader(first.log, isr=(1, 2), epoch=1, high_watermark=1, predecessor=first, now=LATE)
+    assert second.laggards(LATE + LAG_S) == ()
+    assert second.laggards(LATE + LAG_S + 1) == (2,)
+
+
+def test_idle_follower_is_caught_up_as_of_the_last_request_before_an_append():
+    """Requests that counted for all idle partitions are written down before the log grows (KIP-227)."""
+    led = leader(isr=(1, 2))
+    write(led, "a")
+    fetched(led, 2, 1)
+    idle = IdleFetches(lambda _: None)
+    assert led.asks_again(2, 1, broker_epoch=EVERYBODY[2], now=1.0, idle=idle)
+    idle.at = LATE
+    write(led, "b")
+    idle.at = 2 * LATE
+    assert led.laggards(LATE + LAG_S) == ()
+    assert led.laggards(LATE + LAG_S + 1) == (2,), "later requests say nothing of this partition"
 
 
 def test_repr_tells_the_state():

@@ -124,6 +124,17 @@ def test_a_replica_that_left_and_is_added_again_counts_from_its_next_fetch():
     assert proposal.isr == (1, 2)
 
 
+def test_added_replica_that_is_in_the_isr_keeps_its_end_in_the_next_epoch():
+    """It holds what was acknowledged, and the watermark need not wait for its next fetch."""
+    partition, role = leading(epoch=1, version=1)
+    write(role, "a")
+    fetched(role, 3, 1)
+    assert given(partition, replace(state(1, epoch=2, version=2), adding=(3,)))
+    role = partition.role
+    assert isinstance(role, LeaderReplica)
+    assert role.remotes[3].end_offset == 1
+
+
 def test_a_new_epoch_under_the_same_leader_is_a_new_role():
     """KAFKA-7164: a follower that has skipped epochs must verify its log again."""
     partition = seat(me=2)
