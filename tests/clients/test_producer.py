@@ -24,6 +24,7 @@ from minikafka.errors import (
     NotEnoughReplicas,
     ProtocolError,
     RequestTimedOut,
+    UnknownServerError,
     UnknownTopicOrPartition,
     UnsupportedCompressionType,
 )
@@ -771,6 +772,45 @@ def test_older_metadata_is_not_believed():
                 await asyncio.sleep(0.2)
                 await sending.send_and_wait("t", b"%d" % index)
                 assert sending._metadata.view.leader("t", 0).node == 2  # type: ignore[union-attr]
+
+    play(story)
+
+
+def test_response_that_lacks_a_partition_says_nothing_of_its_records():
+    """They may be in the log: the outcome is unknown, as without a response."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.faults.append(once("Produce", m.ProduceResponse(partitions=())))
+        sending = producer(cluster, enable_idempotence=False)
+        await sending.start()
+        with pytest.raises(UnknownServerError) as caught:
+            await sending.send_and_wait("t", b"a")
+        assert caught.value.outcome == "unknown"
+        await sending.stop()
+
+    play(story)
+
+
+def test_outcomes_when_a_producer_ends_by_itself():
+    """Only a record that was never sent is certainly not written: neither one in flight nor one that is sent again."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 3)
+        cluster.faults.append(once("Produce", RESET_REQUEST, node=1))
+        cluster.faults.append(once("Produce", LOSE_REQUEST, node=2))
+        sending = producer(cluster, linger_ms=100, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
+        await sending.start()
+        futures = [await sending.send("t", b"v", partition=at) for at in (0, 1)]
+        await asyncio.sleep(1.0)
+        futures.append(await sending.send("t", b"v", partition=2))
+        sending._sender.fail(RuntimeError("a bug"))
+        assert [future.exception().outcome for future in futures] == ["unknown", "unknown", "not_written"]
+        with pytest.raises(RuntimeError, match="a bug"):
+            await sending.send("t", b"v")
+        await sending.stop()
 
     play(story)
 
