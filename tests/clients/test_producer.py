@@ -17,6 +17,7 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata
 from minikafka.errors import (
     ClusterAuthorizationFailed,
+    DuplicateSequenceNumber,
     InvalidConfig,
     InvalidRequest,
     MessageTooLarge,
@@ -810,6 +811,56 @@ def test_outcomes_when_a_producer_ends_by_itself():
         assert [future.exception().outcome for future in futures] == ["unknown", "unknown", "not_written"]
         with pytest.raises(RuntimeError, match="a bug"):
             await sending.send("t", b"v")
+        await sending.stop()
+
+    play(story)
+
+
+def test_records_without_acknowledgement_are_not_sent_again_if_they_may_be_written():
+    """acks=0: nobody waits for them, and a second copy would be a record that nobody sent."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        cluster.faults.append(once("Produce", RESET_ANSWER))
+        sending = producer(cluster, acks=0, enable_idempotence=False)
+        await sending.start()
+        await sending.send_and_wait("t", b"a")
+        await asyncio.sleep(10)
+        assert partition.end == 1
+        await sending.stop()
+
+    play(story)
+
+
+def test_batch_that_the_leader_calls_a_duplicate_is_acknowledged():
+    """Its records are in the log, at offsets that the leader has forgotten."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        known = m.ProducedPartition.failed(DuplicateSequenceNumber("it was written"), topic="t", partition=0)
+        cluster.faults.append(once("Produce", m.ProduceResponse(partitions=(known,))))
+        sending = producer(cluster)
+        await sending.start()
+        assert (await sending.send_and_wait("t", b"a")).offset == -1
+        await sending.stop()
+
+    play(story)
+
+
+def test_sequences_go_on_when_a_topic_was_out_of_sight():
+    """A broker that has just started knows no topic yet. With sequences from 0 the next batch would be a duplicate."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        sending = producer(cluster)
+        await sending.start()
+        await sending.send_and_wait("t", b"a")
+        sending._sender.topics.clear()
+        assert (await sending.send_and_wait("t", b"b")).offset == 1
+        assert partition.end == 2
         await sending.stop()
 
     play(story)
