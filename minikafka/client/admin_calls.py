@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from msgspec.structs import replace
 
 from minikafka import errors as kafka
-from minikafka.client.caller import Attempts, Caller, no_controller
+from minikafka.client.caller import Attempts, Caller, Client, no_controller
 from minikafka.client.metadata import Metadata
 from minikafka.client.routing import GROUP_KEY, Coordinator, ErrorOf, Leaders, as_names, named
 from minikafka.client.settings import AdminConfig
@@ -29,13 +29,14 @@ from minikafka.wire import messages as m
 from minikafka.wire.outcomes import EarlierAttempts, error_in
 
 
-class AdminCalls:
+class AdminCalls(Client):
     """The connection of one admin client, and its ways to send requests."""
 
+    _kind = "an admin client"
+
     def __init__(self, config: AdminConfig, world: World | AbstractAsyncContextManager[World]) -> None:
+        super().__init__(world)
         self.config = config
-        self._world_source = world
-        self._resources = AsyncExitStack()
         self._parts: tuple[World, Metadata, Caller] | None = None
         self._closed = False
         self._changed_at = NO_OFFSET
@@ -43,10 +44,7 @@ class AdminCalls:
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        if self._parts is not None:
-            raise kafka.InvalidRequest("an admin client starts once: make a new one")
-        source = self._world_source
-        world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        world = await self._enter_world()
         caller = Caller(world)
         metadata = Metadata(self.config, world, caller, controller_timeout_ms=self.config.controller_timeout_ms)
         self._parts = (world, metadata, caller)
@@ -63,10 +61,6 @@ class AdminCalls:
         await in_turn(*steps, self._resources.aclose)
 
     stop = close
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

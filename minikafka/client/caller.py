@@ -1,4 +1,4 @@
-"""One request to one node, and the pauses between attempts.
+"""One request to one node, and the pauses between attempts; what all clients of applications have in common.
 
 Rules for this file: nothing is retried here; what went wrong below HTTP comes out as NetworkException with the outcome
 that the world vouches for: ``not_written`` when no connection was made or HTTP refused the request unread, else
@@ -8,11 +8,13 @@ that the world vouches for: ``not_written`` when no connection was made or HTTP 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from minikafka import errors as kafka
 from minikafka.client.settings import ClientConfig
@@ -41,6 +43,34 @@ def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
     rest = iter(items)
     while part := list(islice(rest, PARTITIONS_MAX)):
         yield part
+
+
+class Client(ABC):
+    """A client of applications. It has its world while it runs, and starts once."""
+
+    _kind: ClassVar[str]
+    """What it is called in errors."""
+
+    def __init__(self, world: World | AbstractAsyncContextManager[World]) -> None:
+        self._world_source = world
+        self._resources = AsyncExitStack()
+        """Closed when the client stops."""
+        self._world: World | None = None
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
+
+    async def _enter_world(self) -> World:
+        if self._world is not None:
+            raise kafka.InvalidRequest(f"{self._kind} starts once: make a new one")
+        source = self._world_source
+        self._world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        return self._world
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
 
 
 class Backoff:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from typing import Self
 
 from minikafka.client.base_member import LEAVING, BaseMember, MemberParts, PollGate, Subscription
-from minikafka.client.caller import Caller
+from minikafka.client.caller import Caller, Client
 from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
@@ -39,19 +39,19 @@ from minikafka.types import Offset, TopicPartition
 from minikafka.wire import messages as m
 
 
-class Consumer:
+class Consumer(Client):
     """Reads records. Use ``async with``, or ``start`` and ``stop``; then ``async for``, ``getone`` or ``getmany``.
 
     This is the form with the world given; ``minikafka.Consumer(bootstrap_servers=...)`` makes its own.
     """
 
+    _kind = "a consumer"
+
     def __init__(
         self, config: ConsumerConfig, world: World | AbstractAsyncContextManager[World], topics: Iterable[str] = ()
     ) -> None:
+        super().__init__(world)
         self.config = config
-        self._world_source = world
-        self._resources = AsyncExitStack()
-        self._world: World | None = None
         self._metadata: Metadata | None = None
         self._fetcher: Fetcher | None = None
         self._member: BaseMember | None = None
@@ -80,10 +80,7 @@ class Consumer:
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        if self._world is not None:
-            raise InvalidRequest("a consumer starts once: make a new one")
-        source = self._world_source
-        self._world = world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        world = await self._enter_world()
         try:
             self._metadata = metadata = Metadata(self.config, world, Caller(world))
             metadata.listeners.append(self._on_metadata)
@@ -133,10 +130,6 @@ class Consumer:
         if self._metadata is not None:
             steps.append(self._metadata.stop)
         await in_turn(*steps, self._resources.aclose)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # What the application was working on when it failed is read again: it was not committed by itself.

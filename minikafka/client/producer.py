@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, Self, cast, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 from minikafka import errors as kafka
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NO_HEADERS, RECORD_OVERHEAD_MAX, UNFIT, BatchToSend, check_rows, record_size, unfit
-from minikafka.client.caller import Caller
+from minikafka.client.caller import Caller, Client
 from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import AbsentPartitions, Metadata, no_partition
 from minikafka.client.partitioner import KeyHashes, choose_sticky
@@ -60,11 +60,13 @@ class SentPart(NamedTuple):
     future: asyncio.Future[SentRecords]
 
 
-class Producer:
+class Producer(Client):
     """Sends records. Use ``async with``, or ``start`` and ``stop``.
 
     This is the form with the world given; ``minikafka.Producer(bootstrap_servers=...)`` makes its own.
     """
+
+    _kind = "a producer"
 
     def __init__(
         self,
@@ -73,8 +75,8 @@ class Producer:
         *,
         ledger: AbstractContextManager[LedgerSink] | None = None,
     ) -> None:
+        super().__init__(world)
         self.config = config
-        self._world_source = world
         self._ledger_source = ledger
         if ledger is not None and config.transactional_id is not None:
             raise kafka.InvalidConfig(
@@ -82,8 +84,6 @@ class Producer:
             )
         self._ledger: AckLedger | None = None
         self._transactions: Transactions | None = None
-        self._resources = AsyncExitStack()
-        self._world: World | None = None
         self._metadata: Metadata | None = None
         self._sender: Sender | None = None
         self._accumulator: Accumulator[Waiting] = Accumulator(
@@ -115,12 +115,8 @@ class Producer:
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        if self._world is not None:
-            raise kafka.InvalidRequest("a producer starts once: make a new one")
-        source = self._world_source
-        world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        world = await self._enter_world()
         try:
-            self._world = world
             self._create_future = asyncio.get_running_loop().create_future
             self._now, self._wall_ms = world.clock.now, world.clock.wall_ms
             caller = Caller(world)
@@ -186,10 +182,6 @@ class Producer:
         if self._metadata is not None:
             steps.append(self._metadata.stop)
         await in_turn(*steps, self._resources.aclose)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._stop()
@@ -388,16 +380,13 @@ class Producer:
 
     # ---------------------------------------------------------------------------------------- transactions
 
-    def transaction(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
         """``async with producer.transaction():`` commits at the end of the block; an exception in it aborts.
 
         Raises as :meth:`commit_transaction` does; a transaction that could not be committed has been aborted then,
         unless the outcome is unknown.
         """
-        return self._transaction()
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[None]:
         await self.begin_transaction()
         try:
             yield
@@ -553,10 +542,10 @@ class Producer:
                 future.set_exception(error)
                 parts.append(SentPart(indexes[start:], -1 if partition is None else partition, future))
                 break
-            part = Part(future, 0)
+            part = Part(future)
             room = self._buffer_memory - self._accumulator.size
             taken = self._accumulator.extend(queues[at], part, rows, start, ends, room, self._now())
-            part.expect(taken)
+            part.left = taken
             if self._ledger is not None:
                 self._note_buffered(topic, at, [rows[index] for index in range(start, start + taken)], future)
             if partition is None:

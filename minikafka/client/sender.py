@@ -35,23 +35,20 @@ class Part:
     of them have theirs: what became of some says nothing of the others.
     """
 
-    __slots__ = ("_error", "_left", "_outcomes", "_runs", "future", "only_first")
+    __slots__ = ("_error", "_outcomes", "_runs", "future", "left", "only_first")
 
-    def __init__(self, future: asyncio.Future[SentRecords] | asyncio.Future[RecordMetadata], count: int) -> None:
+    def __init__(self, future: asyncio.Future[SentRecords] | asyncio.Future[RecordMetadata], count: int = 0) -> None:
         self.future = future
         self.only_first = False
         """Answer with the first record's RecordMetadata, as ``send_batch`` does."""
-        self._left = count
+        self.left = count
+        """Records without an answer. ``send_many`` knows it once a batch has taken as many as it has room for."""
         self._runs: list[tuple[tuple[int, ...], RecordMetadata, int]] = []
         """Place of the batch among those that one was split into, first record and count of what is in the log."""
         self._error: kafka.ProtocolError | None = None
         """The first error."""
         self._outcomes: set[kafka.Outcome] = set()
         """Those of all errors."""
-
-    def expect(self, count: int) -> None:
-        """How many records the part has, once that is known."""
-        self._left = count
 
     def landed(self, first: RecordMetadata, count: int, place: tuple[int, ...] = ()) -> None:
         """``count`` more records of the part are in the log from ``first`` on."""
@@ -65,8 +62,8 @@ class Part:
         self._ended(count)
 
     def _ended(self, count: int) -> None:
-        self._left -= count
-        if self._left or self.future.done():
+        self.left -= count
+        if self.left or self.future.done():
             return
         error = self._error
         if error is not None:
@@ -220,17 +217,20 @@ class Sender:
         oldest = self._oldest_awaited()
         if self.broken is not None or oldest is None or oldest > newest:
             return
+        await self._wait_among(self._flushes, newest)
+
+    async def _wait_among(self, waiters: list[tuple[int, asyncio.Future[None]]], number: int) -> None:
+        """Wait, as one of ``waiters``, until :meth:`_settle` or the end of the producer; batches do not linger then."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (newest, waiting)
-        self._flushes.append(entry)
+        entry = (number, waiting)
+        waiters.append(entry)
         self._accumulator.urgent += 1
         self.wake()
         try:
             await waiting
         finally:
             self._accumulator.urgent -= 1
-            if entry in self._flushes:
-                self._flushes.remove(entry)
+            waiters.remove(entry)
 
     def _oldest_awaited(self) -> int | None:
         """Number of the oldest batch that a flush waits for; None: there is none."""
@@ -241,24 +241,15 @@ class Sender:
     async def space_for(self, size: int, deadline: float) -> None:
         """Wait for buffer memory; RequestTimedOut (not written) at ``deadline``."""
         while self._accumulator.size + size > self._config.buffer_memory and self._accumulator.size > 0:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            entry = (size, waiting)
-            self._space.append(entry)
-            self._accumulator.urgent += 1
-            self.wake()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await waiting
+                    await self._wait_among(self._space, size)
             except TimeoutError:
                 raise kafka.RequestTimedOut(
                     f"buffer_memory={self._config.buffer_memory} bytes are full of unacknowledged records and stayed so"
                     f" for max_block_ms={self._config.max_block_ms}",
                     outcome=kafka.NOT_WRITTEN,
                 ) from None
-            finally:
-                self._accumulator.urgent -= 1
-                if entry in self._space:
-                    self._space.remove(entry)
             self.check()
 
     def begin_identity(self, identity: Identity) -> None:
