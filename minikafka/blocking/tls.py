@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address
 
 # How long a server that has closed a connection in plain text may take for a TLS handshake.
@@ -43,23 +45,25 @@ def client_context(*, cafile: str | None, certfile: str | None = None, keyfile: 
     for name, path in (("ssl_cafile", cafile), ("ssl_certfile", certfile), ("ssl_keyfile", keyfile)):
         if path is not None and not os.access(path, os.R_OK):
             raise InvalidConfig(f"{name}={path}: the file does not exist or cannot be read", setting=name)
-    try:
+    with reading_pem("ssl_cafile", cafile, "CA certificates in PEM are needed"):
         context = ssl.create_default_context(cafile=cafile)
-    except ssl.SSLError as error:
-        raise InvalidConfig(
-            f"ssl_cafile={cafile}: {error.reason or 'not PEM'}; CA certificates in PEM are needed", setting="ssl_cafile"
-        ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certfile is not None:
-        try:
+        wanted = "a certificate and its unencrypted private key are needed, in PEM"
+        with reading_pem("ssl_certfile", certfile, wanted):
             context.load_cert_chain(certfile, keyfile, password="")
-        except ssl.SSLError as error:
-            raise InvalidConfig(
-                f"ssl_certfile={certfile}: {error.reason or 'not PEM'}; a certificate and its unencrypted private key "
-                "are needed, in PEM",
-                setting="ssl_certfile",
-            ) from error
     return context
+
+
+@contextmanager
+def reading_pem(name: str, path: str | None, wanted: str) -> Iterator[None]:
+    """Raise InvalidConfig for a file of the setting ``name`` that cannot be read, or is not what is ``wanted``."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise InvalidConfig(f"{name}={path}: {error.reason or 'not PEM'}; {wanted}", setting=name) from error
+    except OSError as error:
+        raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error
 
 
 # Names of TLS alerts in OpenSSL's reasons.

@@ -19,6 +19,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from minikafka import errors as kafka
 from minikafka.config import MIB
+from minikafka.ports import RequestContext
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.gate import ALWAYS, PREFLIGHT_ANSWER, WITHOUT_LOGIN
 from minikafka.web.problems import status_of
@@ -224,7 +225,7 @@ class GeneralServer:
             if size > ALWAYS_ADMITTED_SIZE and size > held:
                 if not self._host.admits(owner, size, held=held):
                     raise NoRoom
-                self._host.hold(owner, size - held)
+                self._host.room.hold(owner, size - held)
                 held = size
 
         try:
@@ -239,8 +240,8 @@ class GeneralServer:
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
             client_id, software = identity_of(request.headers.get("User-Agent", ""))
-            context = self._host.context_of(
-                "rpc", request.remote, request[PRINCIPAL], client_id=client_id, software=software
+            context = RequestContext(
+                "rpc", self._host.listener_name, request.remote or "", client_id, software, request[PRINCIPAL]
             )
             if self._host.interpose is None:
                 buffers = await answered(handler, api, body, context)

@@ -17,7 +17,6 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import socket
@@ -34,6 +33,7 @@ from minikafka.config import KIB, MIB
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, HttpLogin, OpenSession, RequestContext
 from minikafka.security.principals import NotAuthenticated
+from minikafka.tasks import Flag
 from minikafka.types import Address
 from minikafka.web.gate import Gate
 from minikafka.web.problems import PROBLEM_TYPE, problem_of
@@ -279,8 +279,8 @@ class HttpServer:
         """Connections that speak Kafka's protocol."""
         self._busy: set[Any] = set()
         self._handling: set[asyncio.Task[Any] | Parked] = set()
-        self._all_idle = asyncio.Event()
-        self._all_closed = asyncio.Event()
+        self._all_idle = Flag()
+        self._all_closed = Flag()
         self._closing = False
         self._date = (0, b"")
         self._listener: asyncio.Server | TlsListener | None = None
@@ -330,6 +330,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
+        now = asyncio.get_running_loop().time
         self._stop_listening()
         if isinstance(self._listener, TlsListener):
             await self._listener.wait_closed()
@@ -350,26 +351,18 @@ class HttpServer:
                 self._busy.discard(speaking)
         if self._busy:
             self._all_idle.clear()
-            try:
-                async with asyncio.timeout(CLOSE_GRACE_S):
-                    await self._all_idle.wait()
-            except TimeoutError:
+            if not await self._all_idle.wait(now() + CLOSE_GRACE_S):
                 for connection in self._others:
                     connection.force_close()
                 for transport in [*self._plain.values(), *self._frames.values()]:
                     close_once(transport)
         if self.connection_count:
             self._all_closed.clear()
-            try:
-                async with asyncio.timeout(CLOSE_GRACE_S):
-                    await self._all_closed.wait()
-            except TimeoutError:
+            if not await self._all_closed.wait(now() + CLOSE_GRACE_S):
                 # A client over TLS that does not end its side, say. The loop lets go of the sockets in later turns,
                 # which its owner may not give it.
                 self._abort_connections()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CLOSE_GRACE_S):
-                        await self._all_closed.wait()
+                await self._all_closed.wait(now() + CLOSE_GRACE_S)
         if self._general is not None:
             await self._general.cleanup()
 
@@ -413,10 +406,6 @@ class HttpServer:
     def admits(self, owner: str, size: int, *, held: int = 0) -> bool:
         """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
         return size <= ALWAYS_ADMITTED_SIZE or self.room.admits(owner, size, held=held)
-
-    def hold(self, owner: str, size: int) -> None:
-        """So many more bytes of a body are held, until :meth:`release_frames`."""
-        self.room.hold(owner, size)
 
     def hurry_frames(self) -> None:
         """A body was refused: close the Kafka connections that keep room for a frame and do not send it."""
@@ -525,13 +514,16 @@ class HttpServer:
         """The broker's part of a connection."""
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
-        session = self._sessions(
-            connection,
-            replace(
-                self.context_of("kafka", connection.remote, connection.record.principal, sends_files=True),
-                refusal=connection.record.refusal,
-            ),
+        record = connection.record
+        context = RequestContext(
+            "kafka",
+            self.listener_name,
+            connection.remote,
+            principal=record.principal,
+            refusal=record.refusal,
+            sends_files=True,
         )
+        session = self._sessions(connection, context)
         interpose = self.interpose
         if interpose is not None:
 
@@ -663,8 +655,9 @@ class HttpServer:
         context = caller.context
         if context is None:
             client_id, software = identity_of(agent_in(head.fields))
-            context = caller.context = self.context_of(
-                "rpc", caller.remote, caller.record.principal, client_id=client_id, software=software, sends_files=True
+            principal = caller.record.principal
+            context = caller.context = RequestContext(
+                "rpc", self.listener_name, caller.remote, client_id, software, principal, sends_files=True
             )
         if self.interpose is not None:
             found = _NODE.search(head.fields)
@@ -705,26 +698,6 @@ class HttpServer:
             + b"\n"
         )
         return Answer((text,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
-
-    def context_of(
-        self,
-        protocol: str,
-        remote: str | None,
-        principal: str,
-        *,
-        client_id: str = "",
-        software: str = "",
-        sends_files: bool = False,
-    ) -> RequestContext:
-        return RequestContext(
-            protocol,
-            self.listener_name,
-            remote or "",
-            client_id,
-            software,
-            principal=principal,
-            sends_files=sends_files,
-        )
 
     def tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}

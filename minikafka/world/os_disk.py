@@ -478,15 +478,12 @@ class OsDisk:
             raise DiskFailed(f"{folder}: sync failed: {in_words(error)}") from error
 
     def _sync_folders(self, folder: str) -> None:
-        self._sync_one_folder(folder)
+        sync_folder(os.path.join(self._root, folder))
         while folder:
             folder = os.path.dirname(folder)
             if folder in self._unsynced_parents:
                 self._unsynced_parents.discard(folder)
-                self._sync_one_folder(folder)
-
-    def _sync_one_folder(self, folder: str) -> None:
-        sync_folder(os.path.join(self._root, folder))
+                sync_folder(os.path.join(self._root, folder))
 
     # ------------------------------------------------------------------------------------- the directory as a whole
 

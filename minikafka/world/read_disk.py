@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -208,12 +209,7 @@ def _chunks(
     rows: Iterable[tuple[Offset, Offset, int, str]], size: int
 ) -> Iterator[list[tuple[Offset, Offset, int, str]]]:
     """Lists of at most ``size``; one empty list without rows, so that an empty replica is reported as well."""
-    chunk: list[tuple[Offset, Offset, int, str]] = []
-    any_yielded = False
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk, any_yielded = [], True
-    if chunk or not any_yielded:
+    left = iter(rows)
+    yield list(islice(left, size))
+    while chunk := list(islice(left, size)):
         yield chunk

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from minikafka.blocking.tls import reading_pem
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.large_turns import LargeTurns
 from minikafka.config import BrokerConfig
-from minikafka.errors import InvalidConfig, in_words
+from minikafka.errors import InvalidConfig
 from minikafka.ports import Events
 from minikafka.security.principals import (
     NotAuthenticated,
@@ -402,7 +403,8 @@ def _check_own_principal(config: BrokerConfig) -> None:
 
 def _load_key(context: ssl.SSLContext, path: str) -> None:
     name = "ssl.keystore.location"
-    try:
+    wanted = "an unencrypted private key followed by its certificate chain is needed, in PEM"
+    with reading_pem(name, path, wanted):
         if Path(path).stat().st_mode & _OTHERS:
             raise InvalidConfig(
                 f"{name}={path}: every user of this machine may access the private key; run chmod o-rwx on the file",
@@ -410,14 +412,6 @@ def _load_key(context: ssl.SSLContext, path: str) -> None:
             )
         # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
         context.load_cert_chain(path, password="")
-    except ssl.SSLError as error:
-        raise InvalidConfig(
-            f"{name}={path}: {error.reason or 'not PEM'}; an unencrypted private key followed by its certificate "
-            "chain is needed, in PEM",
-            setting=name,
-        ) from error
-    except OSError as error:
-        raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error
 
 
 def load_trust(context: ssl.SSLContext, path: str, *, name: str = "ssl.truststore.location") -> None:
@@ -425,13 +419,7 @@ def load_trust(context: ssl.SSLContext, path: str, *, name: str = "ssl.truststor
 
     If the file has lists of revoked certificates (CRL), certificates are checked against them.
     """
-    try:
+    with reading_pem(name, path, "CA certificates in PEM are needed"):
         context.load_verify_locations(cafile=path)
         if _REVOKED in Path(path).read_bytes():
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    except ssl.SSLError as error:
-        raise InvalidConfig(
-            f"{name}={path}: {error.reason or 'not PEM'}; CA certificates in PEM are needed", setting=name
-        ) from error
-    except OSError as error:
-        raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error
