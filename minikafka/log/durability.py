@@ -14,8 +14,8 @@ Rules for this file:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, DiskFailed, DiskFull, KafkaStorageError
 from minikafka.log.checkpoint import format_epochs
@@ -224,6 +224,14 @@ class LogHealth:
         not_written = doing == "roll" or (doing == "append" and isinstance(error, DiskFull))
         return KafkaStorageError(f"{self._partition}: {self.failure}", outcome=NOT_WRITTEN if not_written else UNKNOWN)
 
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Raise KafkaStorageError, and let the log take no more appends, if the disk refuses what is done."""
+        try:
+            yield
+        except (DiskFull, DiskFailed) as error:
+            raise self.failed(doing, error) from error
+
     def retire(self, reason: str) -> None:
         """Out of service."""
         self.failure = self.failure or reason
@@ -253,10 +261,8 @@ class EpochCheckpoint:
 
     def save(self) -> None:
         """Write what is known; KafkaStorageError when the disk fails."""
-        try:
+        with self._health.during("epoch checkpoint"):
             self._disk.replace_file(self._path, format_epochs(self._epochs.entries))
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("epoch checkpoint", error) from error
         self.is_late = False
         self._durability.replaced(self._path)
 

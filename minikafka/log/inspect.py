@@ -6,10 +6,10 @@ Rules for this file: it only reads; it gives plain rows (JSON values) and findin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.config import LONG_MAX
 from minikafka.errors import ProtocolError
 from minikafka.log.checkpoint import (
     BadCheckpoint,
@@ -84,17 +84,33 @@ def dump(disk: Disk, path: str, *, records: bool = False) -> Iterator[Row]:
     ):
         base = offset_of(name, suffix)
         if base is not None:
-            return rows(base, disk.read_file(path))
+            return _unless_bad(rows(base, disk.read_file(path)))
     base = offset_of(name, LOG)
     if base is not None:
         if not disk.exists(path):
             raise FileNotFoundError(path)
         return _dump_log(disk, path, base, records=records)
     if name == LEADER_EPOCH_CHECKPOINT:
-        return _dump_epochs(disk.read_file(path))
+        return _unless_bad(_dump_epochs(disk.read_file(path)))
     if name in {LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT}:
-        return _dump_offsets(disk.read_file(path))
+        return _unless_bad(_dump_offsets(disk.read_file(path)))
     raise ValueError(f"{path}: not a log, index, snapshot or checkpoint file")
+
+
+def _unless_bad(rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a small file; one with the reason if it cannot be believed."""
+    try:
+        yield from rows
+    except (BadCheckpoint, BadSnapshot, BadTransactionIndex) as error:
+        yield {"error": str(error)}
+
+
+def _batches(disk: Disk, path: str, base: Offset, epoch: Epoch = NO_EPOCH) -> Iterator[tuple[int, RecordBatch]]:
+    """As :func:`scan`, of a whole segment; ``epoch``: of the batch before it."""
+    with closing(disk.open(path)) as file:
+        yield from scan(
+            file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=epoch, gaps=True
+        )
 
 
 def batch_row(position: int, batch: RecordBatch) -> Row:
@@ -121,18 +137,13 @@ def batch_row(position: int, batch: RecordBatch) -> Row:
 
 
 def _dump_log(disk: Disk, path: str, base: Offset, *, records: bool) -> Iterator[Row]:
-    file = disk.open(path)
     try:
-        for position, batch in scan(
-            file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=NO_EPOCH, gaps=True
-        ):
+        for position, batch in _batches(disk, path, base):
             yield batch_row(position, batch)
             if records:
                 yield from _record_rows(batch)
     except Damage as damage:
         yield {"position": damage.position, "error": damage.reason}
-    finally:
-        file.close()
 
 
 def _record_rows(batch: RecordBatch) -> Iterator[Row]:
@@ -169,50 +180,38 @@ def _dump_time_index(base: Offset, data: bytes) -> Iterator[Row]:
 
 
 def _dump_transaction_index(_: Offset, data: bytes) -> Iterator[Row]:
-    try:
-        for entry in parse_transaction_index(data):
-            yield {
-                "version": 0,
-                "producerId": entry.producer_id,
-                "firstOffset": entry.first_offset,
-                "lastOffset": entry.last_offset,
-                "lastStableOffset": entry.last_stable_offset,
-            }
-    except BadTransactionIndex as error:
-        yield {"error": str(error)}
+    for entry in parse_transaction_index(data):
+        yield {
+            "version": 0,
+            "producerId": entry.producer_id,
+            "firstOffset": entry.first_offset,
+            "lastOffset": entry.last_offset,
+            "lastStableOffset": entry.last_stable_offset,
+        }
 
 
 def _dump_snapshot(_: Offset, data: bytes) -> Iterator[Row]:
-    try:
-        for entry in parse_snapshot(data):
-            yield {
-                "producerId": entry.producer_id,
-                "producerEpoch": entry.epoch,
-                "lastSequence": entry.last_sequence,
-                "lastOffset": entry.last_offset,
-                "offsetDelta": entry.offset_delta,
-                "lastTimestamp": entry.timestamp,
-                "coordinatorEpoch": entry.coordinator_epoch,
-                "currentTxnFirstOffset": entry.current_transaction_first_offset,
-            }
-    except BadSnapshot as error:
-        yield {"error": str(error)}
+    for entry in parse_snapshot(data):
+        yield {
+            "producerId": entry.producer_id,
+            "producerEpoch": entry.epoch,
+            "lastSequence": entry.last_sequence,
+            "lastOffset": entry.last_offset,
+            "offsetDelta": entry.offset_delta,
+            "lastTimestamp": entry.timestamp,
+            "coordinatorEpoch": entry.coordinator_epoch,
+            "currentTxnFirstOffset": entry.current_transaction_first_offset,
+        }
 
 
 def _dump_epochs(data: bytes) -> Iterator[Row]:
-    try:
-        for epoch, start in parse_epochs(data):
-            yield {"epoch": epoch, "startOffset": start}
-    except BadCheckpoint as error:
-        yield {"error": str(error)}
+    for epoch, start in parse_epochs(data):
+        yield {"epoch": epoch, "startOffset": start}
 
 
 def _dump_offsets(data: bytes) -> Iterator[Row]:
-    try:
-        for partition, offset in parse_offsets(data).items():
-            yield {"topic": partition.topic, "partition": partition.partition, "offset": offset}
-    except BadCheckpoint as error:
-        yield {"error": str(error)}
+    for partition, offset in parse_offsets(data).items():
+        yield {"topic": partition.topic, "partition": partition.partition, "offset": offset}
 
 
 # ------------------------------------------------------------------------------------------------- verify
@@ -254,17 +253,12 @@ def is_metadata_of_kafka(disk: Disk) -> bool:
     """Return True if the metadata log in a data directory was written by Apache Kafka, whose records are other ones."""
     folder = str(METADATA_PARTITION)
     for base in offsets_in(disk.names(folder), LOG):
-        file = disk.open(f"{folder}/{offset_name(base, LOG)}")
         try:
-            for _, batch in scan(
-                file, size=file.size(), first_offset=base, last_offset_max=LONG_MAX, epoch=NO_EPOCH, gaps=True
-            ):
+            for _, batch in _batches(disk, f"{folder}/{offset_name(base, LOG)}", base):
                 if not batch.is_control:
                     return any((record.value or b"")[:1] == _KAFKA_FRAME_VERSION for record in decode_batch(batch))
         except (Damage, ProtocolError):
             return False  # damage is reported elsewhere
-        finally:
-            file.close()
     return False
 
 
@@ -338,16 +332,11 @@ class _LogVerifier:
         return f"{self.folder}/{offset_name(base, suffix)}"
 
     def _read(self, path: str, base: Offset, epoch: Epoch, batches: dict[int, RecordBatch]) -> Finding | None:
-        file = self.disk.open(path)
         try:
-            for position, batch in scan(
-                file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=epoch, gaps=True
-            ):
+            for position, batch in _batches(self.disk, path, base, epoch):
                 batches[position] = batch._replace(data=_NO_DATA)  # a part of the view would keep what was read
         except Damage as damage:
             return Finding(path=path, position=damage.position, what=damage.reason)
-        finally:
-            file.close()
         return None
 
     def _check_indexes(self, base: Offset, batches: dict[int, RecordBatch], *, is_last: bool) -> Iterator[Finding]:

@@ -430,12 +430,9 @@ class PartitionLog:
 
     def note_gaps(self) -> None:
         """From now on offsets are left out; a file says so, whatever ``cleanup.policy`` will be when this is opened."""
-        if self.has_gaps:
-            return
-        try:
-            self._mark_gaps()
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("marker of gaps", error) from error
+        if not self.has_gaps:
+            with self._health.during("marker of gaps"):
+                self._mark_gaps()
 
     def _mark_gaps(self, holes_end: Offset = 0) -> None:
         self._disk.replace_file(f"{self._folder}/{GAPS}", format_holes_end(holes_end))
@@ -490,10 +487,8 @@ class PartitionLog:
     def _roll(self, base_offset: Offset) -> None:
         """The next segment begins with the batch at ``base_offset``; may be put off until a sync."""
         sealed_size = self._store.active.size
-        try:
+        with self._health.during("roll"):
             rolled = self._store.roll(base_offset, size_max=self.config.max_message_bytes)
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("roll", error) from error
         if rolled:
             self._events("segment_rolled", partition=str(self.partition), base=base_offset, sealed_size=sealed_size)
 
@@ -610,10 +605,8 @@ class PartitionLog:
 
     def _restart(self, offset: Offset) -> None:
         old_end = self.end_offset
-        try:
+        with self._health.during("restart"):
             self._store.restart(offset)
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("restart", error) from error
         self.start_offset = offset
         self.clean_end = None
         self.tail.clear()
@@ -704,11 +697,8 @@ class PartitionLog:
         1. A record's response is lost. 2. Its segment is rolled and deleted. 3. Power cut, with the snapshot of the
         roll not synced. 4. The record's retry would be appended again.
         """
-        with self._reader:
-            try:
-                self._store.make_snapshot_at(base)
-            except (DiskFull, DiskFailed) as error:
-                raise self._health.failed("snapshot", error) from error
+        with self._reader, self._health.during("snapshot"):
+            self._store.make_snapshot_at(base)
         if not self._durability.all_names_synced:
             await self.sync()
 
@@ -851,10 +841,8 @@ class PartitionLog:
         a power cut must not leave the old segments' removal without the new one. KafkaStorageError.
         """
         self._health.check_writable()
-        try:
+        with self._health.during("swap"):
             await settle(self._disk, self._folder, self._store)
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("swap", error) from error
 
     def prepare_close(self) -> None:
         """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``.
@@ -864,12 +852,10 @@ class PartitionLog:
         self._health.check_writable()
         if self.report.clean and self._store.is_as_found:
             return  # whatever else has changed, such as the leader epochs, was written at once
-        try:
+        with self._health.during("closing"):
             self._store.leave_swap()
             self._store.save_indexes(self._store.active)
             self._store.take_snapshot()
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("closing", error) from error
         self._epoch_checkpoint.save()
 
     def close(self) -> None:
