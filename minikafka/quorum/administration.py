@@ -78,9 +78,7 @@ def create_acls(
         try:
             check_new(acl)
         except kafka.ProtocolError as error:
-            results.append(
-                CreatedAcl.failed(error),
-            )
+            results.append(CreatedAcl.failed(error))
             continue
         results.append(CreatedAcl())
         if acl in existing:
@@ -212,15 +210,12 @@ def describe_user_scram_credentials(
 
 
 def _described(name: str, count: int, infos: tuple[CredentialInfo, ...]) -> DescribedUser:
-    error: kafka.ProtocolError | None = None
     if count > 1:
-        error = kafka.DuplicateResource(
-            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-        )
-    elif not infos:
-        error = kafka.ResourceNotFound(f"Attempt to describe a user credential that does not exist: {name}")
-    if error is not None:
-        return DescribedUser.failed(error, user=name)
+        twice = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        return DescribedUser.failed(kafka.DuplicateResource(twice), user=name)
+    if not infos:
+        unknown = f"Attempt to describe a user credential that does not exist: {name}"
+        return DescribedUser.failed(kafka.ResourceNotFound(unknown), user=name)
     return DescribedUser(user=name, credential_infos=infos)
 
 

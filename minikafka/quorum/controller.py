@@ -180,14 +180,13 @@ class Controller:
         records: list[MetadataRecord] = []
         answers: list[m.ElectedLeader] = []
         for tp in asked:
+            refusal: kafka.ProtocolError | None = None
             try:
                 records.append(_elected(policy, image, tp, election))
-                answers.append(m.ElectedLeader(topic=tp.topic, partition=tp.partition))
-            except kafka.ElectionNotNeeded as error:
-                if request.partitions is not None:
-                    answers.append(_not_elected(tp, error))
             except kafka.ProtocolError as error:
-                answers.append(_not_elected(tp, error))
+                refusal = error
+            if request.partitions is not None or not isinstance(refusal, kafka.ElectionNotNeeded):
+                answers.append(m.ElectedLeader.failed(refusal, topic=tp.topic, partition=tp.partition))
         return Decision(
             records=tuple(records),
             divisible=True,
@@ -222,10 +221,6 @@ def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, el
     if change is None or change.leader is None:
         raise kafka.EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
     return change
-
-
-def _not_elected(tp: TopicPartition, error: kafka.ProtocolError) -> m.ElectedLeader:
-    return m.ElectedLeader.failed(error, topic=tp.topic, partition=tp.partition)
 
 
 def completed(response: R, request: object, image: MetadataImage) -> R:

@@ -469,30 +469,19 @@ def heartbeat(
         missing = frozenset((each.topic_id, each.partition) for each in request.missing_replicas)
         return _unfence(policy, image, broker, missing)
     if request.want_fence:
-        return _answer(
-            fence(policy, image, broker),
-            "broker asked for it",
-            caught_up=caught_up,
-            fenced=True,
-            stop=request.want_shut_down,
-        )
-    if broker.in_controlled_shutdown:
+        why = "broker asked for it"
+    elif broker.in_controlled_shutdown:
         others_know = lowest_other_offset is None or lowest_other_offset >= shutdown_offset
         if image.leads_any(broker.node_id) or not others_know:
             return _answer(caught_up=caught_up, fenced=False)
         # A broker that does not want to stop was impersonated: its next heartbeat unfences it.
-        return _answer(
-            fence(policy, image, broker),
-            "controlled shutdown is complete",
-            caught_up=caught_up,
-            fenced=True,
-            stop=request.want_shut_down,
-        )
-    if request.want_shut_down and _rests_on_silent(policy, image, broker.node_id, silent):
-        return _answer(caught_up=caught_up, fenced=False)
-    if request.want_shut_down:
+        why = "controlled shutdown is complete"
+    elif request.want_shut_down and not _rests_on_silent(policy, image, broker.node_id, silent):
         return _begin_shutdown(policy, image, broker, caught_up=caught_up)
-    return _answer(caught_up=caught_up, fenced=False)
+    else:
+        return _answer(caught_up=caught_up, fenced=False)
+    records = fence(policy, image, broker)
+    return _answer(records, why, caught_up=caught_up, fenced=True, stop=request.want_shut_down)
 
 
 def _unfence(
