@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -235,16 +236,12 @@ class TopicLives:
 
     async def _create(self, admin: AdminClient) -> None:
         new = NewTopic(self.topic, num_partitions=1, replication_factor=3)
-        try:
+        with suppress(kafka.TopicAlreadyExists):  # by an attempt that seemed to fail
             await admin.create_topics([new], wait=False)
-        except kafka.TopicAlreadyExists:
-            return  # an attempt that seemed to fail
 
     async def _delete(self, admin: AdminClient) -> None:
-        try:
+        with suppress(kafka.UnknownTopicOrPartition):  # since an attempt that seemed to fail
             await admin.delete_topics([self.topic], wait=False)
-        except kafka.UnknownTopicOrPartition:
-            return  # an attempt that seemed to fail
 
     async def _send(self, producer: Producer) -> None:
         waiting: list[tuple[Sent, asyncio.Future[RecordMetadata]]] = []

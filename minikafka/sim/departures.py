@@ -189,7 +189,7 @@ class Departures:
             await asyncio.sleep(RETRY_S)
 
     def _kill(self, node: NodeId) -> bool:
-        if not self._faults.may_end():
+        if self._faults.nobody_may_die():
             return False
         self._faults.gone.add(node)
         self._cluster.crash(node)

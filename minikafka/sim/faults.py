@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import ClassVar, TypeVar
 
@@ -116,7 +117,7 @@ class Faults:
             disk.forgive()
             cluster.resume(node)
             if node in self._stopping and node in cluster.living():
-                if self._nobody_may_die():
+                if self.nobody_may_die():
                     self._restart_when_ended(node, STOP_S_MAX * self._plan.pace)
                     continue
                 cluster.crash(node)
@@ -136,10 +137,6 @@ class Faults:
         """Start a process that has ended, by itself or by a fault; an operator starts his own."""
         if node not in self.bit_rot.under_repair and node not in self.gone:
             self._cluster.restart(node)
-
-    def may_end(self) -> bool:
-        """Return True if the fault budget allows a process to be killed now."""
-        return not self._nobody_may_die()
 
     def explains(self, event: Event) -> bool:
         """Return True if a broker stopped because of what a fault did to its disk."""
@@ -197,12 +194,13 @@ class Faults:
 
     def _is_spared(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> bool:
         """While a machine that lost what it had is not whole again no other process dies: it is stopped and resumed."""
-        if self._nobody_may_die():
+        if self.nobody_may_die():
             self._stand_still(fault, tuple(node for node in nodes if node not in self._damaged), mark)
             return True
         return False
 
-    def _nobody_may_die(self) -> bool:
+    def nobody_may_die(self) -> bool:
+        """Return True if the fault budget allows no process to be killed now."""
         if not self._damaged or not (self._wiped or self._plan.policy != FSYNC):
             return False
         if not self._cluster.is_settled():
@@ -299,15 +297,11 @@ class Faults:
         return any(self._cluster.leader_of(name) == node for _, name in self.bit_rot.rotten)
 
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
-        """Return True if everything is whole now, and one replica of each partition is outside the ISR."""
-        cluster = self._cluster
-        image = cluster.image()
-        if image is None or cluster.living() != cluster.nodes or not cluster.is_settled():
+        """Return True if everything is whole now, and one replica of each partition is not on these."""
+        image = self._cluster.image()
+        if image is None or not self._is_in_sync() or not self._cluster.is_settled():
             return False
-        for _, state in image.sorted_partitions():
-            if set(state.isr) != set(state.replicas) or set(state.isr) <= set(victims):
-                return False
-        return all(self._is_current(node) for node in cluster.nodes)
+        return not any(set(state.isr) <= set(victims) for _, state in image.sorted_partitions())
 
     def _is_in_sync(self) -> bool:
         """Return True if every broker is up under its present incarnation, and every replica is in its ISR."""
@@ -405,24 +399,14 @@ class Faults:
         links = self._links(fault)
         if fault.kind == "cut_both":
             links += [(other, one) for one, other in links]
-        network = self._cluster.sim.network
-        heals = [self._cut_link(*link) for link in links if CLIENT in link]
-        for link in links:
-            if CLIENT not in link:
-                network.cut(*link)
-
-        def heal() -> None:
-            for heal_client in heals:
-                heal_client()
-            for link in links:
-                if CLIENT not in link:
-                    network.heal(*link)
-
-        self._later(fault, heal)
+        self._later_for_each(fault, lambda heal: heal(), [self._cut_link(*link) for link in links])
 
     def _cut_link(self, source: str, target: str) -> Callable[[], None]:
-        """Lose everything between a broker and all clients, one way; the result undoes it."""
+        """Lose everything from one machine to another, or to or from all clients; the result undoes it."""
         network = self._cluster.sim.network
+        if CLIENT not in (source, target):
+            network.cut(source, target)
+            return partial(network.heal, source, target)
         brokers = frozenset(map(node_name, self._cluster.nodes))
         network.tell("link_cut", source, target=target)
 

@@ -53,8 +53,8 @@ BY_ID: Final = 13
 FETCH_VERSIONS: Final = (4, 7, 11, 12, 13, 17)
 
 
-def with_kafka_clients(plan: Plan, random: Random) -> Plan:
-    """Producers and a reader of Kafka's protocol beside everything else."""
+def kafka_clients(plan: Plan, random: Random) -> Plan:
+    """Producers and a reader of Kafka's protocol, over torn, reset and half-open connections."""
     clients: dict[str, dict[str, int | str]] = {}
     # A stream each: what other features add to the plan moves one of them at most.
     of_faults, of_operations = Random(random.random()), Random(random.random())

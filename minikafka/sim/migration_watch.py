@@ -129,6 +129,8 @@ class MigrationBook(OwnershipBook[_Group]):
                 if kind == CURRENT and isinstance(value, Current)
             }
         value = known.classic
+        if value is None:
+            return {}
         return {
             each.member_id: Owned(
                 value.generation,
@@ -137,8 +139,7 @@ class MigrationBook(OwnershipBook[_Group]):
                 is_classic=True,
                 in_classic_group=True,
             )
-            for each in (value.members if value is not None else ())
-            if value is not None
+            for each in value.members
         }
 
     def _owned(self, known: _Group, name: str, value: Current) -> Owned:

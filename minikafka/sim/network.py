@@ -337,7 +337,7 @@ class SimNetwork:
         message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
         # A request travels on a connection to the process that listens now; a successor does not inherit it.
         listener = self._listeners.get(call.peer)
-        bound = listener if listener is not None and listener.open and listener.incarnation.alive else None
+        bound = listener if listener is not None and listener.listens() else None
         arrive = partial(self._arrive, call, message, bound)
         link = self._link(call.source, call.peer.host)
         call.copies = self._send(link, message, call.caller, arrive, call.was_reset)
@@ -350,7 +350,7 @@ class SimNetwork:
         if message.target in self.unpowered:
             return
         listener = self._listeners.get(call.peer)
-        if listener is None or not listener.open or not listener.incarnation.alive:
+        if listener is None or not listener.listens():
             self._signal(call, lambda: call.fail_to_send("connection refused", ConnectionRefused))
             return
         if bound is not None and bound is not listener:
@@ -441,14 +441,8 @@ class SimNetwork:
             self._signal(call, lambda: call.fail(error))
 
     def _signal(self, call: _Call, then: Callable[[], None]) -> None:
-        """What TCP itself says back to the caller; it is lost like any other message."""
-        delay = self._delay(self._link(call.peer.host, call.source))
-
-        def arrive() -> None:
-            if not self.is_cut(call.peer.host, call.source):
-                then()
-
-        self._loop.happen_at(self._loop.now + delay, arrive)
+        """What TCP itself says back to the caller."""
+        self.signal(call.peer.host, call.source, then)
 
     def _send(
         self,
@@ -541,7 +535,7 @@ class SimNetwork:
             self._held.append(_Held(message, sender, transmit, broken))
 
     def signal(self, source: str, target: str, then: Callable[[], None]) -> None:
-        """What the operating system at ``source`` says to the other end of a stream; a cut link loses it."""
+        """What the operating system at ``source`` says to the other end of a connection; a cut link loses it."""
 
         def arrive() -> None:
             if not self.is_cut(source, target):
@@ -621,10 +615,9 @@ class SimNetwork:
 
     async def close(self, listener: _Listener) -> None:
         """Stop listening; wait a little for running handlers; then reset the connections that still wait."""
-        listener.open = False
-        if self._listeners.get(listener.address) is listener:
-            del self._listeners[listener.address]
-        served = [stream for stream in self._streams.values() if self._is_served_by(stream, listener)]
+        self._shut(listener)
+        streams = self._streams.values()
+        served = [each for each in streams if each.server is not None and each.address == listener.address]
         for stream in served:
             if stream.server is not None:
                 stream.server.finish()
@@ -639,9 +632,10 @@ class SimNetwork:
             await self._drain(served)
         self._opened.remove(listener)
 
-    @staticmethod
-    def _is_served_by(stream: Stream, listener: _Listener) -> bool:
-        return stream.server is not None and stream.address == listener.address
+    def _shut(self, listener: _Listener) -> None:
+        listener.open = False
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
 
     @staticmethod
     async def _drain(streams: list[Stream]) -> None:
@@ -663,9 +657,7 @@ class SimNetwork:
                 stream.server_died(powered=powered)
         for listener in [opened for opened in self._opened if opened.incarnation is incarnation]:
             self._opened.remove(listener)
-            listener.open = False
-            if self._listeners.get(listener.address) is listener:
-                del self._listeners[listener.address]
+            self._shut(listener)
             for arrival in list(listener.waiting):
                 if powered:
                     self._break(listener, arrival, "the process died")

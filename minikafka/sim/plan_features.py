@@ -24,7 +24,7 @@ from minikafka.sim.group_plans import (
     drawn_heartbeat_group,
     drawn_migrating_group,
 )
-from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, with_kafka_clients
+from minikafka.sim.kafka_plans import TOMBSTONE, compacted, drawn_key, drawn_settings, kafka_clients
 from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, RESET
 from minikafka.sim.plan import CONSUMER, VOTERS, Fault, Operation, Plan, PlannedTopic, fault_at
 from minikafka.sim.tenant_plans import TENANT_CHANGES
@@ -492,11 +492,6 @@ def compacted_topic(plan: Plan, random: Random) -> Plan:
     )
     topics = (replace(topic, configs=compacted(topic.configs)), *plan.topics[1:])
     return plan.with_(topics=topics, operations=operations, settings={**plan.settings, **settings})
-
-
-def kafka_clients(plan: Plan, random: Random) -> Plan:
-    """Clients of Kafka's protocol, over torn, reset and half-open connections."""
-    return with_kafka_clients(plan, random)
 
 
 def transactors(plan: Plan, random: Random) -> Plan:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from minikafka.check import Checker, Expectations, LogBatch, Recorder, ReplicaBatches, compare_replicas, value_id
 from minikafka.check.history import Operation as HistoryOperation
@@ -130,14 +131,11 @@ class Stopped(Exception):
     """The run is over before its time: a violation was noted."""
 
 
-@dataclass(slots=True)
-class _Action:
+class _Action(NamedTuple):
     at_s: float
     order: int
+    """Every action has another one, so that two of them never compare what they do."""
     do: Callable[[], None]
-
-    def __lt__(self, other: _Action) -> bool:
-        return (self.at_s, self.order) < (other.at_s, other.order)
 
 
 @dataclass(slots=True)

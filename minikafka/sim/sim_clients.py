@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from minikafka.check import Recorder
 from minikafka.client.admin import AdminClient
@@ -37,6 +37,8 @@ from minikafka.sim.tenant_plans import TENANT_CHANGES
 from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
 from minikafka.types import NO_NODE, Address, TopicPartition
 from minikafka.wire.kafka.translate.common import id_bytes
+
+C = TypeVar("C", SendingClient | KafkaSender, Reader)
 
 ADMIN: Final = "a"
 """Machines of administrators are ``a1``, ``a2`` and so on."""
@@ -126,6 +128,14 @@ class SimClients:
             if sender.left and not self._cluster.sim.loop.alive(sender.machine):
                 self._send_from(sender.machine, sender.left)
 
+    def _living(self, clients: Sequence[C], fault: Fault) -> C | None:
+        """The client that a fault hits; None if it does not live."""
+        is_alive = self._cluster.sim.loop.alive(fault.target)
+        return next((each for each in clients if is_alive and each.machine == fault.target), None)
+
+    def _brokers(self) -> list[Address]:
+        return [self._cluster.address_of(node) for node in self._cluster.nodes]
+
     # ---- producers ---------------------------------------------------------------------------------------------------
 
     def _send_now(self, operations: Sequence[Operation]) -> None:
@@ -150,13 +160,12 @@ class SimClients:
         )
 
     def _kafka_sender(self, machine: str, operations: Sequence[Any]) -> KafkaSender:
-        process = self._process_on(machine)
         return KafkaSender(
             self._cluster.sim,
-            process,
+            self._process_on(machine),
             operations,
             self._recorder,
-            brokers=[self._cluster.address_of(node) for node in self._cluster.nodes],
+            brokers=self._brokers(),
             settings={**self._plan.client_settings, **self._plan.kafka[machine]},
             start_s=self._start_s,
             report=self._report,
@@ -186,9 +195,8 @@ class SimClients:
         return machine if number == 1 else f"{machine}{SUCCESSOR}{number}"
 
     def _kill_producer(self, fault: Fault) -> bool:
-        sim = self._cluster.sim
-        sender = next((each for each in self.senders if each.machine == fault.target), None)
-        if sender is None or not sim.loop.alive(sender.machine):
+        sim, sender = self._cluster.sim, self._living(self.senders, fault)
+        if sender is None:
             return False
         sim.kill(sender.machine)
         sender.unanswered = 0
@@ -206,14 +214,12 @@ class SimClients:
         self, machine: str, names: Sequence[TopicPartition], positions: Any = None, *, in_haste: bool = False
     ) -> ReadingClient:
         """A reader of ours; ``in_haste`` it pauses as briefly as if nothing else were slow."""
-        brokers = [self._cluster.address_of(node) for node in self._cluster.nodes]
-        process = self._process_on(machine)
         reader = ReadingClient(
             self._cluster.sim,
-            process,
+            self._process_on(machine),
             names,
             self._recorder,
-            brokers=brokers,
+            brokers=self._brokers(),
             positions=positions,
             pace=1.0 if in_haste else self._plan.pace,
         )
@@ -227,7 +233,7 @@ class SimClients:
                 self._process_on(machine),
                 names,
                 self._recorder,
-                brokers=[self._cluster.address_of(node) for node in self._cluster.nodes],
+                brokers=self._brokers(),
                 settings=self._plan.kafka[machine],
                 report=self._report,
                 positions=positions,
@@ -254,9 +260,8 @@ class SimClients:
         )
 
     def _kill_reader(self, fault: Fault) -> bool:
-        sim = self._cluster.sim
-        reader = next((each for each in self.readers if each.machine == fault.target), None)
-        if reader is None or not sim.loop.alive(reader.machine):
+        sim, reader = self._cluster.sim, self._living(self.readers, fault)
+        if reader is None:
             return False
         sim.kill(reader.machine)
         self.readers.remove(reader)
@@ -270,9 +275,8 @@ class SimClients:
         return True
 
     def _pause_reader(self, fault: Fault) -> bool:
-        sim = self._cluster.sim
-        reader = next((each for each in self.readers if each.machine == fault.target), None)
-        if reader is None or not sim.loop.alive(reader.machine):
+        sim, reader = self._cluster.sim, self._living(self.readers, fault)
+        if reader is None:
             return False
         sim.pause(reader.machine)
         self._at(sim.loop.time() + fault.lasts_s, lambda: sim.resume(reader.machine))

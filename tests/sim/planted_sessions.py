@@ -13,7 +13,7 @@ from minikafka.broker.api import produce
 from minikafka.broker.image_directory import ImageDirectory
 from minikafka.broker.kafka_pipeline import Pipeline
 from minikafka.broker.kafka_session import KafkaSession
-from minikafka.sim.kafka_plans import BY_ID, with_kafka_clients
+from minikafka.sim.kafka_plans import BY_ID, kafka_clients
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.seeds import plan_of
 from minikafka.wire.kafka.frames import FrameReader
@@ -25,7 +25,7 @@ from tests.sim.planted import LOSS, Planted
 
 def with_clients(seed: int) -> Plan:
     """Kafka clients among brokers that stand still, die, or are cut off."""
-    return with_kafka_clients(plan_of(seed, kinds=("pause", "isolate", "crash")), Random(f"{seed}/kafka"))
+    return kafka_clients(plan_of(seed, kinds=("pause", "isolate", "crash")), Random(f"{seed}/kafka"))
 
 
 def with_bursts(seed: int) -> Plan:
