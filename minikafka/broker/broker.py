@@ -36,7 +36,7 @@ from minikafka.broker.metadata import MetadataApi, MetadataCache, removed_topics
 from minikafka.broker.partition_history import PartitionHistory
 from minikafka.broker.parts import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, Parts, handler_table
 from minikafka.broker.quorum_driver import QuorumDriver
-from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
+from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.throttle import STRICT_SINCE, Throttle
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.config import MIB, BrokerConfig, TopicConfig
@@ -381,8 +381,7 @@ class Broker:
             session_alive=self.lifecycle.session_alive,
             broker_epoch=parts.broker_epoch,
             ask_controller=self.ask_controller,
-            write_here=self._answer_here,
-            add_here=self._answer_here,
+            ask_broker=self._ask_broker,
             create_offsets_topic=self.groups.shards.create_topic,
             spawn=self._tasks.spawn,
         )
@@ -494,8 +493,11 @@ class Broker:
             return screened_answer(find_api(api), screened, lambda left: self._forwarding.answer(api, left, context))
         return self.dispatcher.answer(find_api(api), request, context)
 
-    async def _answer_here(self, request: object) -> Any:
-        """Answer a request of this broker to itself, as another's: in a later turn of the loop."""
+    async def _ask_broker(self, node: NodeId, request: object, wait_s: float) -> Any:
+        """The response of a broker of the metadata. If it is this one, it answers in a later turn of the loop too."""
+        if node != self.node_id:
+            deadline = self.world.clock.now() + wait_s
+            return await call(self.world.network, self.image.brokers[node].address, request, deadline)
         await asyncio.sleep(0)
         return await settled(self.dispatcher.answer(BY_REQUEST[type(request)], request, INTERNAL))
 
@@ -601,8 +603,8 @@ class Broker:
             self.replicas.set_strays_aside()
         self._state_moved.set()
 
-    def _on_storage_failure(self, failure: StorageFailure) -> None:
-        self._fail_in_order(f"{failure.partition}: {failure.why}")
+    def _on_storage_failure(self, partition: TopicPartition, why: str) -> None:
+        self._fail_in_order(f"{partition}: {why}")
 
     def _fail_in_order(self, why: str) -> None:
         """The disk failed: hand over what this broker leads, then stop without the clean-shutdown marker."""

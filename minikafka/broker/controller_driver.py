@@ -663,21 +663,17 @@ class ControllerDriver:
                 request = m.AwaitStopRequest(max_wait_ms=wait_ms)
                 response = await call(self.world.network, address, request, begun_at + wait_ms / 1000 + REACH_S)
                 has_failed = bool(response.is_stopping or response.error_code)
-            except kafka.ConnectionRefused:
-                refusal = connection.refused(begun_at) if does_reign and self._reigns.is_set() else None
-                # A held request whose connection was closed meanwhile: the next attempt is the one after the end.
-                connection.ended(clock.now())
-                if refusal is not None:
+            except (kafka.WorldError, kafka.ProtocolError) as error:
+                is_evidence = isinstance(error, kafka.ConnectionRefused) and does_reign and self._reigns.is_set()
+                # Not of a held request whose connection was closed meanwhile: the next attempt is after that end.
+                if is_evidence and (refusal := connection.refused(begun_at)) is not None:
                     self._refusals.append(refusal)
                     self._news.set()
-            except (kafka.WorldError, kafka.ProtocolError):
-                connection.ended(clock.now())
-            else:
-                if has_failed:
-                    connection.ended(clock.now())
-                else:
-                    connection.answered()
-            if has_failed and not was_held:
+            if not has_failed:
+                connection.answered()
+                continue
+            connection.ended(clock.now())
+            if not was_held:
                 await self._pause_between_attempts(does_reign=does_reign)
         if self._held_at.get(node) == connection.broker_epoch:
             del self._held_at[node]

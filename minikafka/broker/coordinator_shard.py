@@ -18,7 +18,8 @@ import itertools
 import math
 import traceback
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -190,9 +191,14 @@ class CoordinatorShard(Generic[C]):
         self._answered.remove(request)
         return request.response()
 
-    def step(self) -> _Stepping:
-        """``with shard.step() as step:`` runs rules and carries out what they want done."""
-        return _Stepping(self)
+    @contextmanager
+    def step(self) -> Iterator[Step]:
+        """``with shard.step() as step:`` runs rules, and carries out what they want done, also if one raises."""
+        step = self.new_step()
+        try:
+            yield step
+        finally:
+            self.carry_out(step)
 
     def new_step(self) -> Step:
         """Now, on both clocks."""
@@ -250,11 +256,7 @@ class CoordinatorShard(Generic[C]):
         write.base_offset = appended.base_offset
         deadline = self._replicas.clock.now() + self._commit_timeout_s
         self._in_flight.append(_InFlight(write, appended.end_offset, deadline))
-        self._replicas.purgatory.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
-        if partition.config.syncs_before_acknowledging:
-            self._replicas.flushers[partition.partition].start()
-        self._replicas.advance(partition, leader)
-        self._replicas.sync_if_due(partition)
+        self._replicas.appended(partition, leader)
         self._watch()
 
     def _built(self, write: Write, wall_ms: int) -> RecordBatch:
@@ -457,22 +459,6 @@ class CoordinatorShard(Generic[C]):
         for each in self._in_flight:
             if isinstance(each, _Marker) and not each.applied.done():
                 each.applied.set_result(is_applied)
-
-
-class _Stepping:
-    """A step that is carried out when it ends, also when a rule has refused the request."""
-
-    __slots__ = ("_shard", "_step")
-
-    def __init__(self, shard: CoordinatorShard[Any]) -> None:
-        self._shard = shard
-        self._step = shard.new_step()
-
-    def __enter__(self) -> Step:
-        return self._step
-
-    def __exit__(self, *_: object) -> None:
-        self._shard.carry_out(self._step)
 
 
 def _unknown(message: str) -> kafka.RequestTimedOut:

@@ -76,22 +76,23 @@ def screened_answer(api: Api, screened: Screened, handle: Callable[[Any], Any]) 
     """
     if screened.request is None:
         return screened.amend(api.response())
-    return _amended(screened, handle(screened.request))
+    return when_answered(handle(screened.request), screened.amend)
 
 
-def _amended(screened: Screened, answer: Any) -> Any:
+def when_answered(answer: Any, change: Callable[[Any], Any]) -> Any:
+    """What ``change`` makes of the response, in the form that ``answer`` has: at once, Begun, or an awaitable."""
     if isinstance(answer, Begun):
-        return Begun(_amended(screened, answer.rest))
+        return Begun(when_answered(answer.rest, change))
     if isinstance(answer, Parked):
-        answer.then(lambda result: _amended(screened, result()))
+        answer.then(lambda result: when_answered(result(), change))
         return answer
     if isinstance(answer, Awaitable):
-        return _amended_later(screened, answer)
-    return screened.amend(answer)
+        return _when_awaited(answer, change)
+    return change(answer)
 
 
-async def _amended_later(screened: Screened, waiting: Awaitable[Any]) -> Any:
-    return _amended(screened, await waiting)
+async def _when_awaited(waiting: Awaitable[Any], change: Callable[[Any], Any]) -> Any:
+    return when_answered(await waiting, change)
 
 
 class Dispatcher:

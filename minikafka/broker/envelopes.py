@@ -14,12 +14,11 @@ the controller counts what they do (``throttle.py``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from minikafka import errors as kafka
+from minikafka.broker.dispatch import when_answered
 from minikafka.config import BrokerConfig
-from minikafka.parked import Parked
 from minikafka.ports import Network, RequestContext
 from minikafka.rpc import call
 from minikafka.security.permissions import FORWARDABLE
@@ -121,20 +120,7 @@ def envelope_handler(dispatcher: Dispatcher, config: BrokerConfig) -> ApiHandler
             raise kafka.ClusterAuthorizationFailed("An Envelope is accepted at the listeners of brokers only.")
         request = request_in(envelope)
         (body,) = envelope.request
-        return _enclosed(dispatcher.serve(find_api(envelope.api), request, body, context_in(envelope)))
+        response = dispatcher.serve(find_api(envelope.api), request, body, context_in(envelope))
+        return when_answered(response, lambda buffers: EnvelopeResponse(response=buffers))
 
     return handle
-
-
-def _enclosed(answer: Any) -> Any:
-    """An EnvelopeResponse of the buffers of a response, or an awaitable of it if they must be awaited."""
-    if isinstance(answer, Parked):
-        answer.then(lambda result: _enclosed(result()))
-        return answer
-    if isinstance(answer, Awaitable):
-        return _enclosed_later(answer)
-    return EnvelopeResponse(response=answer)
-
-
-async def _enclosed_later(waiting: Awaitable[Any]) -> Any:
-    return _enclosed(await waiting)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
+from minikafka.broker.verification import AskBroker
 from minikafka.errors import ProtocolError, WorldError
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
-from minikafka.rpc import call
 from minikafka.tasks import Flag
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import MarkerId, is_commit
@@ -64,7 +64,7 @@ class MarkerSender:
         image: Callable[[], MetadataImage],
         session_alive: Callable[[], bool],
         broker_epoch: Callable[[], int],
-        write_here: Callable[[WriteTxnMarkersRequest], Awaitable[Any]],
+        ask_broker: AskBroker,
         spawn: Spawn,
     ) -> None:
         self._node_id = node_id
@@ -73,7 +73,7 @@ class MarkerSender:
         self._image = image
         self._session_alive = session_alive
         self._broker_epoch = broker_epoch
-        self._write_here = write_here
+        self._ask_broker = ask_broker
         self._spawn = spawn
         self._woken = Flag()
         self._is_running = False
@@ -139,7 +139,7 @@ class MarkerSender:
         )
         codes: list[int | None] = [None] * len(order)
         try:
-            response = await self._asked(leader, request)
+            response: WriteTxnMarkersResponse = await self._ask_broker(leader, request, ANSWER_WAIT_S)
         except (WorldError, ProtocolError) as error:
             self._report(leader, f"{type(error).__name__}: {error}", len(order))
         else:
@@ -154,15 +154,6 @@ class MarkerSender:
             if shard.is_answering:
                 with shard.step() as step:
                     shard.coordinator.markers_answered(answers, step)
-
-    async def _asked(self, leader: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        if leader == self._node_id:
-            response: WriteTxnMarkersResponse = await self._write_here(request)
-        else:
-            address = self._image().brokers[leader].address
-            deadline = self._world.clock.now() + ANSWER_WAIT_S
-            response = await call(self._world.network, address, request, deadline)
-        return response
 
     def _report(self, leader: NodeId, why: str, count: int) -> None:
         self._world.events("markers_not_sent", node=self._node_id, to=leader, markers=count, why=why)

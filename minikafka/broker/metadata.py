@@ -277,10 +277,6 @@ class MetadataApi:
             controller = self._live.now.node_id
         return metadata_of(self.metadata.image, request, controller_id=controller, listener=context.listener)
 
-    def handle_describe_topics(self, request: m.DescribeTopicsRequest) -> m.DescribeTopicsResponse:
-        """Partition state as the controller has recorded it (S15)."""
-        return describe_topics(self.metadata.image, request)
-
     def _missing(self, request: m.MetadataRequest) -> list[str]:
         known = self.metadata.image.topics
         return [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]

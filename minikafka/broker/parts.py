@@ -32,10 +32,12 @@ from minikafka.broker.api.offsets import (
 )
 from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.dispatch import ApiHandler
+from minikafka.broker.metadata import describe_topics
 from minikafka.broker.throttle import STRICT_SINCE
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.quorum.administration import describe_user_scram_credentials
 from minikafka.quorum.client_quotas import describe_client_quotas
+from minikafka.quorum.controller_topics import list_partition_reassignments
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire import messages as m
@@ -158,6 +160,9 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
 
         return handle
 
+    def of_image(answer: Callable[[MetadataImage, Any], Any]) -> ApiHandler:
+        return to_clients(lambda request, _: answer(broker.image, request))
+
     def produce(request: m.ProduceRequest, context: RequestContext) -> Any:
         if context.protocol != INTERNAL.protocol:  # as to_clients, without a call more
             check_caught_up()
@@ -191,9 +196,9 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
         ),
         "DeleteRecords": to_clients(lambda request, _: handle_delete_records(replicas, request, session_alive=alive)),
         "Metadata": to_clients(metadata.handle_metadata),
-        "DescribeTopicPartitions": to_clients(_without_context(metadata.handle_describe_topics)),
+        "DescribeTopicPartitions": of_image(describe_topics),
         "DescribeConfigs": to_clients(_without_context(admin.handle_describe_configs)),
-        "ListPartitionReassignments": to_clients(_without_context(admin.handle_list_reassignments)),
+        "ListPartitionReassignments": of_image(list_partition_reassignments),
         "WriteTxnMarkers": lambda request, _: handle_write_txn_markers(
             replicas, request, session_alive=alive, on_marker=groups.marker_appended
         ),
@@ -221,10 +226,8 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
         **dict.fromkeys(STRICT_SINCE, mutate),
         "CreateTopics": create_topics,
         "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
-        "DescribeClientQuotas": to_clients(lambda request, _: describe_client_quotas(broker.image, request)),
-        "DescribeUserScramCredentials": to_clients(
-            lambda request, _: describe_user_scram_credentials(broker.image, request)
-        ),
+        "DescribeClientQuotas": of_image(describe_client_quotas),
+        "DescribeUserScramCredentials": of_image(describe_user_scram_credentials),
         **dict.fromkeys(CHANGES_OF_ACLS, _without_context(acls.to_controller(controller.handle))),
     }
 

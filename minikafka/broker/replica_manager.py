@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -48,15 +47,6 @@ from minikafka.types import (
 )
 from minikafka.wire.messages import CurrentLeader, MissingReplica
 
-
-@dataclass(slots=True)
-class StorageFailure:
-    """What the first failed disk operation said."""
-
-    partition: TopicPartition
-    why: str
-
-
 NEW_PER_TURN_MAX = 32
 """New replicas that one turn of the loop takes up: folder, files, role and fetcher cost 0.2 to 0.3 ms each."""
 
@@ -95,7 +85,7 @@ class ReplicaManager:
         image: Callable[[], MetadataImage],
         broker_epoch: Callable[[], int],
         address_of: Callable[[NodeId], Address | None],
-        on_storage_failure: Callable[[StorageFailure], None],
+        on_storage_failure: Callable[[TopicPartition, str], None],
         truncation: TruncationRule | None = None,
     ) -> None:
         """``truncation`` is another rule than production's, for the lab."""
@@ -233,9 +223,17 @@ class ReplicaManager:
             partition.fail(why)
             self.fetchers.drop(name)
             self.purgatory.wake_all(name)
-        self._on_storage_failure(StorageFailure(name, why))
+        self._on_storage_failure(name, why)
 
     # ---- effects of rules --------------------------------------------------------------------------------------------
+
+    def appended(self, partition: Partition, leader: LeaderReplica) -> None:
+        """A coordinator's records, or a marker, were appended: fetch them, sync them, and raise the watermark."""
+        self.purgatory.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
+        if partition.config.syncs_before_acknowledging:
+            self.flushers[partition.partition].start()
+        self.advance(partition, leader)
+        self.sync_if_due(partition)
 
     def advance(self, partition: Partition, leader: LeaderReplica) -> None:
         """Try to raise the watermark; wake those who wait for it."""
@@ -462,7 +460,7 @@ class ReplicaManager:
         except STORAGE_ERRORS as error:
             # As in _take_up: this broker leaves, and must not lead meanwhile what others lead by now.
             self._irremovable[name] = None
-            self._on_storage_failure(StorageFailure(name, str(error)))
+            self._on_storage_failure(name, str(error))
             return
         self.unlink_later([folder], partition.config)
         self.events("replica_deleted", partition=str(name))

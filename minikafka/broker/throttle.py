@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
+from minikafka.broker.dispatch import when_answered
 from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, ThrottlingQuotaExceeded
-from minikafka.parked import Parked
 from minikafka.ports import INTERNAL, Clock, RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.security.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, QuotaIndex, Quotas
@@ -228,22 +229,15 @@ class Throttle:
         began_ns = self._clock.ticks_ns()
         answer = serve()
         self.count_time(context, self._clock.ticks_ns() - began_ns)
-        return self._counted(api, context, received, answer)
+        return when_answered(answer, partial(self._counted, api, context, received))
 
     def _counted(self, api: str, context: RequestContext, received: int, answer: Any) -> Any:
-        """The answer, whose bytes are counted when it is there."""
-        if isinstance(answer, Parked):
-            answer.then(lambda result: self._counted(api, context, received, result()))
-        elif isinstance(answer, Awaitable):
-            return self._counted_later(api, context, received, answer)
-        elif api == "Produce":
+        """The buffers of a response; they are counted, or the bytes of its request."""
+        if api == "Produce":
             self.count(PRODUCE, context, received)
         elif api == "Fetch":
             self.count(FETCH, context, sum(map(len, answer)))
         return answer
-
-    async def _counted_later(self, api: str, context: RequestContext, received: int, answer: Awaitable[Any]) -> Any:
-        return self._counted(api, context, received, await answer)
 
 
 def user_of(context: RequestContext) -> str:

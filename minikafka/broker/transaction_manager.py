@@ -12,7 +12,7 @@ from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.broker.marker_sender import MarkerSender
 from minikafka.broker.regex_turns import RegexTurns
-from minikafka.broker.verification import Verifier
+from minikafka.broker.verification import AskBroker, Verifier
 from minikafka.config import BrokerConfig
 from minikafka.coordination.regexes import parts
 from minikafka.coordination.rule import partition_of
@@ -50,8 +50,7 @@ class TransactionManager:
         session_alive: Callable[[], bool],
         broker_epoch: Callable[[], int],
         ask_controller: Callable[[object], Awaitable[object | None]],
-        write_here: Callable[[t.WriteTxnMarkersRequest], Awaitable[Any]],
-        add_here: Callable[[t.AddPartitionsToTxnRequest], Awaitable[Any]],
+        ask_broker: AskBroker,
         create_offsets_topic: Callable[[], Awaitable[None]],
         spawn: Spawn,
     ) -> None:
@@ -76,15 +75,13 @@ class TransactionManager:
             image=image,
             session_alive=session_alive,
             broker_epoch=broker_epoch,
-            write_here=write_here,
+            ask_broker=ask_broker,
             spawn=spawn,
         )
         self.verifier = Verifier(
-            config.node_id,
             world,
             shards=lambda: self.shards,
-            image=image,
-            add_here=add_here,
+            ask_broker=ask_broker,
             is_enabled=config.transaction_partition_verification_enable,
         )
         self.shards = CoordinatorShards(

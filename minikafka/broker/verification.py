@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from minikafka import errors as kafka
 from minikafka.broker.coordinator_shards import CoordinatorShards
 from minikafka.ports import World
-from minikafka.quorum.image import MetadataImage
-from minikafka.rpc import call
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import transaction_messages as t
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import PartitionName
+
+AskBroker: TypeAlias = Callable[[NodeId, object, float], Awaitable[Any]]
+"""(broker, request, seconds to wait) -> the response, also of this broker itself. Raises what ``rpc.call`` raises."""
 
 ANSWER_WAIT_S = 10.0
 """Then the producer is asked to send its batch again."""
@@ -44,21 +45,17 @@ class Verifier:
 
     def __init__(
         self,
-        node_id: NodeId,
         world: World,
         *,
         shards: Callable[[], CoordinatorShards[Any]],
-        image: Callable[[], MetadataImage],
-        add_here: Callable[[t.AddPartitionsToTxnRequest], Awaitable[Any]],
+        ask_broker: AskBroker,
         is_enabled: bool,
     ) -> None:
         """``is_enabled``: transaction.partition.verification.enable."""
         self._is_enabled = is_enabled
-        self._node_id = node_id
         self._world = world
         self._shards = shards
-        self._image = image
-        self._add_here = add_here
+        self._ask_broker = ask_broker
 
     def must_ask(self, transaction_version: int) -> bool:
         """Return True if coordinators are requested: for version 2 always, since the request adds the partitions."""
@@ -109,7 +106,8 @@ class Verifier:
         self, transactional_id: str, names: tuple[TopicPartition, ...], request: t.AddPartitionsToTxnRequest
     ) -> dict[TopicPartition, kafka.ProtocolError]:
         try:
-            response = await self._response(self._shards().leader_of(transactional_id), request)
+            coordinator = self._shards().leader_of(transactional_id)
+            response: t.AddPartitionsToTxnResponse = await self._ask_broker(coordinator, request, ANSWER_WAIT_S)
         except kafka.WorldError as error:
             return dict.fromkeys(
                 names, kafka.CoordinatorNotAvailable(f"the coordinator of {transactional_id}: {error}")
@@ -126,14 +124,6 @@ class Verifier:
             for each in transaction.partitions
             if each.error_code
         }
-
-    async def _response(self, leader: NodeId, request: t.AddPartitionsToTxnRequest) -> t.AddPartitionsToTxnResponse:
-        if leader == self._node_id:
-            response: t.AddPartitionsToTxnResponse = await self._add_here(request)
-        else:
-            deadline = self._world.clock.now() + ANSWER_WAIT_S
-            response = await call(self._world.network, self._image().brokers[leader].address, request, deadline)
-        return response
 
 
 def _as_producers_error(error: kafka.ProtocolError, transaction_version: int) -> kafka.ProtocolError:

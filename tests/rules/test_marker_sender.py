@@ -56,7 +56,7 @@ def test_markers_are_sent_behind_the_response_to_the_commit():
             image=cast("Any", None),
             session_alive=lambda: True,
             broker_epoch=lambda: 1,
-            write_here=cast("Any", None),
+            ask_broker=cast("Any", None),
             spawn=cast("Any", spawn),
         )
 
@@ -130,14 +130,14 @@ class Sending:
             image=lambda: image,
             session_alive=lambda: self.is_alive,
             broker_epoch=lambda: 1,
-            write_here=self.write,
+            ask_broker=self.write,
             spawn=cast("Any", lambda work, _name: self.tasks.append(loop.create_task(work))),
         )
 
     def wake(self) -> None:
         self.sender.wake(cast("Any", self.shard))
 
-    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    async def write(self, _broker: int, request: WriteTxnMarkersRequest, _wait_s: float) -> WriteTxnMarkersResponse:
         self.requests.append(request)
         self.meanwhile()
         return WriteTxnMarkersResponse(

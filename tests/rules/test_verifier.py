@@ -23,16 +23,14 @@ OLD, NEW = TopicPartition("old", 0), TopicPartition("new", 0)
 async def refusals(**errors: ProtocolError) -> dict[TopicPartition, ProtocolError]:
     """The verifier's, when the coordinator refuses the partition 0 of these topics."""
 
-    async def add(_request: object) -> AddPartitionsToTxnResponse:
+    async def add(_broker: int, _request: object, _wait_s: float) -> AddPartitionsToTxnResponse:
         partitions = tuple(AddedPartition.with_error(each, topic=name, partition=0) for name, each in errors.items())
         return AddPartitionsToTxnResponse(transactions=(AddedPartitions(transactional_id="tx", partitions=partitions),))
 
     verifier = Verifier(
-        1,
         cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
         shards=lambda: cast("Any", SimpleNamespace(leader_of=lambda _: 1)),
-        image=cast("Any", None),
-        add_here=add,
+        ask_broker=add,
         is_enabled=True,
     )
     return await verifier.verify("tx", (7, 0), (OLD, NEW), transaction_version=2)
@@ -46,15 +44,13 @@ async def test_new_topic_that_the_coordinator_does_not_know_yet_aborts_no_transa
 
 
 def verifier_of(response: AddPartitionsToTxnResponse) -> Verifier:
-    async def add(_request: object) -> AddPartitionsToTxnResponse:
+    async def add(_broker: int, _request: object, _wait_s: float) -> AddPartitionsToTxnResponse:
         return response
 
     return Verifier(
-        1,
         cast("Any", SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))),
         shards=lambda: cast("Any", SimpleNamespace(leader_of=lambda _: 1)),
-        image=cast("Any", None),
-        add_here=add,
+        ask_broker=add,
         is_enabled=True,
     )
 

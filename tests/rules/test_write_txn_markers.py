@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker.api.markers import handle_write_txn_markers
 from minikafka.broker.purgatory import Mark
+from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.errors import ClusterAuthorizationFailed, NotLeaderOrFollower, StaleBrokerEpoch
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import PartitionName
@@ -27,9 +28,12 @@ class Replicas:
         self.did: list[object] = []
         self.is_alive = True
         self.leader = SimpleNamespace(
-            append_marker=lambda *_, **__: SimpleNamespace(end_offset=5), check_acknowledged=lambda _: True
+            append_marker=lambda *_, **__: SimpleNamespace(end_offset=5),
+            check_acknowledged=lambda _: True,
+            log=SimpleNamespace(end_offset=5),
         )
         self.partition = SimpleNamespace(
+            partition=NAME,
             role=self.leader,
             as_leader=lambda: self.leader,
             config=SimpleNamespace(syncs_before_acknowledging=False),
@@ -39,7 +43,12 @@ class Replicas:
         self.traffic = SimpleNamespace(purgatory_meters={"Produce": SimpleNamespace(parked=nullcontext)})
         self._meanwhile = meanwhile
 
+    appended = ReplicaManager.appended
+
     async def admit(self, _size: int) -> None: ...
+
+    def storage_guard(self, _: object) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def get(self, _: TopicPartition) -> Any:
         return self.partition

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from minikafka.broker.broker import Broker
-from minikafka.broker.replica_manager import StorageFailure
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.config import BrokerConfig
@@ -115,7 +114,7 @@ def test_a_controller_without_room_gives_way_at_once() -> None:
         disk.capacity_bytes = disk.used_bytes()
 
         async def fail() -> None:
-            cluster.brokers[full]._on_storage_failure(StorageFailure(ORDERS, "no space"))
+            cluster.brokers[full]._on_storage_failure(ORDERS, "no space")
 
         cluster.run(fail(), node=f"n{full}")
         cluster.until(lambda: bool(facts_of(cluster, "broker_stopped", full)), 8.0, "the broker to stop")

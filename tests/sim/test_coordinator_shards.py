@@ -95,15 +95,13 @@ class Seat:
     def __init__(self, sim: SimWorld, leader: Leader | None = None) -> None:
         self.rules, self.leader, self.purgatory = Rules(), leader or Leader(), Purgatory()
         self.commits_at_once = False
-        config = SimpleNamespace(syncs_before_acknowledging=False)
-        self.partition = SimpleNamespace(partition=NAME, role=self.leader, config=config)
+        self.partition = SimpleNamespace(partition=NAME, role=self.leader)
         replicas = SimpleNamespace(
             clock=SimpleNamespace(now=lambda: sim.loop.now, wall_ms=lambda: 1),
             purgatory=self.purgatory,
             events=lambda *_, **__: None,
             storage_guard=lambda _: nullcontext(),
-            advance=self.advance,
-            sync_if_due=lambda _: None,
+            appended=self.when_appended,
         )
         self.shard: CoordinatorShard[Any] = CoordinatorShard(
             cast("Any", replicas),
@@ -115,7 +113,7 @@ class Seat:
             on_step=lambda _: None,
         )
 
-    def advance(self, *_: object) -> None:
+    def when_appended(self, *_: object) -> None:
         if self.commits_at_once:
             self.commit()
 

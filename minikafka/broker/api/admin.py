@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
 from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition
 from minikafka.quorum.configs import LISTS
-from minikafka.quorum.controller_topics import check_topic_name, list_partition_reassignments
+from minikafka.quorum.controller_topics import check_topic_name
 from minikafka.quorum.decision import ALL_BROKERS
 from minikafka.quorum.image import MetadataImage
 from minikafka.wire import admin as a
@@ -103,12 +103,6 @@ class AdminApi:
             CreatedTopicConfig(name=each.metadata["name"], value=synonyms[0].value, config_source=synonyms[0].source)
             for each, synonyms in self._of_topic(self._image(), own)
         )
-
-    def handle_list_reassignments(
-        self, request: a.ListPartitionReassignmentsRequest
-    ) -> a.ListPartitionReassignmentsResponse:
-        """What is under way, as far as this broker knows."""
-        return list_partition_reassignments(self._image(), request)
 
     def _describing(
         self, distinct: Iterable[a.DescribeConfigsResource], request: a.DescribeConfigsRequest

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from minikafka import errors as kafka
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.purgatory import Condition, Mark
-from minikafka.broker.replica_manager import STORAGE_ERRORS
 from minikafka.types import NO_NODE, Offset, TopicPartition
 from minikafka.wire import transaction_messages as t
 from minikafka.wire.markers import EndTransaction
@@ -135,10 +134,8 @@ def _append(
         written.leader = leader = partition.as_leader()
         if not session_alive():
             raise session_expired(name)
-        try:
+        with replicas.storage_guard(partition):
             written.end_offset = leader.append_marker(end, wall_ms=replicas.clock.wall_ms()).end_offset
-        except STORAGE_ERRORS as error:
-            raise replicas.storage_error(partition, error) from error
     except kafka.ProtocolError as error:
         written.error = error
         replicas.events(
@@ -154,11 +151,7 @@ def _append(
         coordinator_epoch=end.coordinator_epoch,
         committed=end.is_commit,
     )
-    replicas.purgatory.wake(Mark.LOG_END, name, written.end_offset)
-    if partition.config.syncs_before_acknowledging:
-        replicas.flushers[name].start()
-    replicas.advance(partition, leader)
-    replicas.sync_if_due(partition)
+    replicas.appended(partition, leader)
     return written
 
 
