@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minikafka.blocking.tls import client_context
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig, parse_broker
 from minikafka.errors import InvalidConfig
@@ -158,3 +159,12 @@ def test_small_records_do_not_resume_a_transport_that_its_owner_paused(
 
     asyncio.run(story())
     assert (len(resumed), secured.is_held) == (resumes, False)
+
+
+@pytest.mark.parametrize("setting", ["ssl_cafile", "ssl_certfile"])
+def test_folder_in_place_of_a_clients_file_names_the_setting(setting: str, tmp_path: Path):
+    """A folder can be opened and not read. The error of Python's ``ssl`` for that is not one of TLS."""
+    files: dict[str, Any] = {"cafile": None, setting.removeprefix("ssl_"): str(tmp_path)}
+    with pytest.raises(InvalidConfig, match=f"^{setting}=") as raised:
+        client_context(**files)
+    assert raised.value.facts["setting"] == setting
