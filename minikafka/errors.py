@@ -31,16 +31,18 @@ WRITTEN: Outcome = "written"
 UNKNOWN: Outcome = "unknown"
 
 
-MESSAGE_LENGTH_MAX = 4_000
+MESSAGE_LENGTH_MAX = 7_000
 """Characters of an error's sentence. Many repeat the name that they refuse, which may have 32,767 bytes in a request. A
 text in a response of Kafka's protocol may have no more, whatever stands around the name.
 """
+
+_KEPT_AT_EACH_END = MESSAGE_LENGTH_MAX // 2 - 50
 
 
 class ProtocolError(Exception):
     """A request that was answered with an error.
 
-    ``message`` is cut to MESSAGE_LENGTH_MAX.
+    Of a ``message`` beyond MESSAGE_LENGTH_MAX the beginning and the end are kept.
     ``outcome`` is what the caller may believe about a write: ``not_written`` (safe to send again), ``written`` or
     ``unknown``. It is set where the error is raised, for only that place knows.
     ``facts`` go into structured answers (``isr=[1]``, ``leader=2``).
@@ -57,7 +59,8 @@ class ProtocolError(Exception):
 
     def __init__(self, message: str = "", *, outcome: Outcome = NOT_WRITTEN, **facts: object) -> None:
         if len(message) > MESSAGE_LENGTH_MAX:
-            message = f"{message[: MESSAGE_LENGTH_MAX - 100]}... ({len(message)} characters)"
+            left_out = len(message) - 2 * _KEPT_AT_EACH_END
+            message = f"{message[:_KEPT_AT_EACH_END]} ... ({left_out} characters) ... {message[-_KEPT_AT_EACH_END:]}"
         super().__init__(message or self.name)
         self.message = message or self.name
         self.outcome: Outcome = outcome

@@ -415,7 +415,7 @@ _KINDS: Final = (
     _kind("controlled_shutdown_unheard", "node", "no controller has responded to its controlled shutdown"),
     _kind("settings_changed", "node settings", "settings changed: {settings}"),
     _kind("setting_ignored", "notice", "{notice}"),
-    _kind("log_not_written", "where why", "cannot write events to {where}, and goes on without", WARNING),
+    _kind("log_not_written", "where why", "cannot write events to {where}; they are left out", WARNING),
     _kind("broker_config_unusable", "node why", "ignores a setting that was set at run time"),
     _kind("topic_config_unusable", "topic why", "ignores a setting of topic {topic}", WARNING),
     _kind("change_not_yet_applied", "node offset", "has not applied a change of its own yet, offset {offset}"),

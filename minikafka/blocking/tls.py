@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address
@@ -43,7 +44,7 @@ def client_context(*, cafile: str | None, certfile: str | None = None, keyfile: 
         InvalidConfig: A file cannot be used; the setting is that of the native clients.
     """
     for name, path in (("ssl_cafile", cafile), ("ssl_certfile", certfile), ("ssl_keyfile", keyfile)):
-        if path is not None and not os.access(path, os.R_OK):
+        if path is not None and (Path(path).is_dir() or not os.access(path, os.R_OK)):
             raise InvalidConfig(f"{name}={path}: the file does not exist or cannot be read", setting=name)
     with reading_pem("ssl_cafile", cafile, "CA certificates in PEM are needed"):
         context = ssl.create_default_context(cafile=cafile)

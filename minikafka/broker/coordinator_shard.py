@@ -18,8 +18,7 @@ import itertools
 import math
 import traceback
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -191,14 +190,9 @@ class CoordinatorShard(Generic[C]):
         self._answered.remove(request)
         return request.response()
 
-    @contextmanager
-    def step(self) -> Iterator[Step]:
+    def step(self) -> _Stepping:
         """``with shard.step() as step:`` runs rules, and carries out what they want done, also if one raises."""
-        step = self.new_step()
-        try:
-            yield step
-        finally:
-            self.carry_out(step)
+        return _Stepping(self)
 
     def new_step(self) -> Step:
         """Now, on both clocks."""
@@ -459,6 +453,22 @@ class CoordinatorShard(Generic[C]):
         for each in self._in_flight:
             if isinstance(each, _Marker) and not each.applied.done():
                 each.applied.set_result(is_applied)
+
+
+class _Stepping:
+    """A step that is carried out when it ends. A class, since every request to a coordinator enters one."""
+
+    __slots__ = ("_shard", "_step")
+
+    def __init__(self, shard: CoordinatorShard[Any]) -> None:
+        self._shard = shard
+        self._step = shard.new_step()
+
+    def __enter__(self) -> Step:
+        return self._step
+
+    def __exit__(self, *_: object) -> None:
+        self._shard.carry_out(self._step)
 
 
 def _unknown(message: str) -> kafka.RequestTimedOut:

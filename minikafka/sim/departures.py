@@ -12,7 +12,7 @@ its old data directory, 2 with an empty disk. A broker that came back is given a
 
 Rules for this file: an operator is the production client on a machine of its own and repeats each request until it has
 succeeded. That a broker is not registered is a success: the response to an earlier request was lost. A process ends
-only when the fault budget of ``plan.py`` allows it (:meth:`Faults.may_end`).
+only when the fault budget of ``plan.py`` allows it (:meth:`Faults.nobody_may_die`).
 """
 
 from __future__ import annotations

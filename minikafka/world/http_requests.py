@@ -129,7 +129,7 @@ class GeneralServer:
             refused = self._host.gate.refusal(asked)
             if refused is not None:
                 return self._refuse(refused.status, refused.error, refused.members)
-            expected = request.headers.get("Expect", CONTINUE)
+            expected = request.headers.get("Expect") or CONTINUE
             if expected.lower() != CONTINUE and asked.needs_host:
                 error = kafka.InvalidRequest(f"Expect {expected[:80]!r} cannot be met, only {CONTINUE}")
                 return self._refuse(417, error)

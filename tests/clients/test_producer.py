@@ -817,7 +817,7 @@ def test_outcomes_when_a_producer_ends_by_itself():
 
 
 def test_records_without_acknowledgement_are_not_sent_again_if_they_may_be_written():
-    """acks=0: nobody waits for them, and a second copy would be a record that nobody sent."""
+    """acks=0: no caller waits for them, and a second copy would be a record that the application did not send."""
 
     async def story():
         cluster = FakeCluster()
@@ -849,7 +849,7 @@ def test_batch_that_the_leader_calls_a_duplicate_is_acknowledged():
     play(story)
 
 
-def test_sequences_go_on_when_a_topic_was_out_of_sight():
+def test_sequences_continue_when_a_topic_was_out_of_sight():
     """A broker that has just started knows no topic yet. With sequences from 0 the next batch would be a duplicate."""
 
     async def story():

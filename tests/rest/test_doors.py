@@ -701,6 +701,16 @@ async def test_an_expectation_that_cannot_be_met_is_refused_whatever_its_bytes(c
         assert b"cannot be met, only 100-continue" in answer
 
 
+async def test_a_header_that_expects_nothing_is_no_expectation(curl):
+    """An empty list has no member that cannot be met (RFC 9110, 10.1.1)."""
+    address = curl.cluster.brokers[1].address
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nExpect:\r\n\r\n" % str(address).encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
 async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     """S26: murmur2 of the key; one random partition for the records without one."""
     curl.cluster.add_topic("wide", [1] * 12)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import (
+    MESSAGE_LENGTH_MAX,
     NOT_WRITTEN,
     UNKNOWN,
     WRITTEN,
     IllegalGeneration,
+    InvalidRequest,
     NetworkException,
     NotCoordinator,
     NotEnoughReplicasAfterAppend,
@@ -78,3 +80,13 @@ def test_the_latest_answer_to_a_heartbeat_stands_alone():
     earlier = EarlierAttempts(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
     earlier.note(NetworkException("no answer", outcome=UNKNOWN))
     assert earlier.outcome(IllegalGeneration()) == NOT_WRITTEN
+
+
+@pytest.mark.parametrize("count", [1, 7_000, 7_001, 100_000])
+def test_a_long_sentence_keeps_its_beginning_and_its_end(count: int):
+    """Lists of what was changed come before what was not, and why: the end must be read, too."""
+    said = f"changed: {'x' * (count - 17)}; not: y" if count > 1 else "x"
+    message = InvalidRequest(said).message
+    assert len(message) <= MESSAGE_LENGTH_MAX
+    assert (message == said) is (count <= MESSAGE_LENGTH_MAX)
+    assert (message[:9], message[-8:]) == (said[:9], said[-8:])

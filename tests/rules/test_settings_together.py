@@ -93,7 +93,7 @@ TOKENS = {
     ],
 )
 def test_tokens_are_believed_only_by_keys_from_a_safe_place(name: str, wrong: str) -> None:
-    """Keys that come unencrypted may be anybody's; without issuer and audience tokens for others would be accepted."""
+    """Keys that come unencrypted may be forged; without issuer and audience tokens for others would be accepted."""
     assert parse_broker(TOKENS).config.uses_tokens
     with pytest.raises(InvalidConfig) as raised:
         parse_broker({**TOKENS, name: wrong})

@@ -161,7 +161,7 @@ def test_small_records_do_not_resume_a_transport_that_its_owner_paused(
     assert (len(resumed), secured.is_held) == (resumes, False)
 
 
-@pytest.mark.parametrize("setting", ["ssl_cafile", "ssl_certfile"])
+@pytest.mark.parametrize("setting", ["ssl_cafile", "ssl_certfile", "ssl_keyfile"])
 def test_folder_in_place_of_a_clients_file_names_the_setting(setting: str, tmp_path: Path):
     """A folder can be opened and not read. The error of Python's ``ssl`` for that is not one of TLS."""
     files: dict[str, Any] = {"cafile": None, setting.removeprefix("ssl_"): str(tmp_path)}
