@@ -34,7 +34,7 @@ class Api:
     """The request changes what is stored, so its outcome matters after a retry (see ``outcomes.py``). Not set for
     members of groups: their latest answer replaces earlier ones."""
     reads: bool = False
-    """Its handler reads only: a bug in it has changed nothing, and stops no broker."""
+    """Its handler changes nothing in the broker (some ask the controller for a topic): a bug in it stops no broker."""
     list_max: int = 2_500
     """The longest list in a request: partitions, topics, members. Larger requests are split by their senders."""
     head_bytes_max: int = 1024 * 1024
@@ -47,10 +47,10 @@ APIS: tuple[Api, ...] = (
     Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True, changes=True),
     Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=4_000),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse, reads=True),
-    Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
+    Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse, reads=True),
     Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse, changes=True),
     Api("OffsetFetch", 9, g.OffsetFetchRequest, g.OffsetFetchResponse, reads=True),
-    Api("FindCoordinator", 10, g.FindCoordinatorRequest, g.FindCoordinatorResponse),
+    Api("FindCoordinator", 10, g.FindCoordinatorRequest, g.FindCoordinatorResponse, reads=True),
     Api("JoinGroup", 11, g.JoinGroupRequest, g.JoinGroupResponse),
     Api("Heartbeat", 12, g.HeartbeatRequest, g.HeartbeatResponse, **_SMALL),
     Api("LeaveGroup", 13, g.LeaveGroupRequest, g.LeaveGroupResponse),

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,9 @@ from minikafka.quorum.files import FOLDER, snapshot_path
 from minikafka.sim.world import SimWorld
 from minikafka.tasks import Tasks, shielded, until_ended
 from minikafka.types import EpochEnd, TopicPartition
+from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import decode_response, encode_request
+from minikafka.wire.group_messages import FindCoordinatorRequest, HeartbeatRequest
 from minikafka.wire.messages import ApiVersionsRequest, MetadataRequest, MetadataResponse
 
 ORDERS = TopicPartition("orders", 0)
@@ -523,41 +526,51 @@ def test_expected_errors_are_answers_and_bugs_are_told():
 
     answer, bugs = dispatch({"Metadata": refuses}, "Metadata", METADATA_BODY)
     assert (answer.error_code, answer.error_message, answer.outcome, bugs) == (41, "ask 2", "not_written", [])
-    answer, bugs = dispatch({"Metadata": breaks}, "Metadata", METADATA_BODY)
+    heartbeat = b"".join(map(bytes, encode_request(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))))
+    answer, bugs = dispatch({"Heartbeat": breaks}, "Heartbeat", heartbeat)
     assert (answer.error_code, answer.outcome) == (-1, "unknown")
-    assert bugs == [("handler of Metadata", "oops")]
+    assert bugs == [("handler of Heartbeat", "oops")]
+
+
+def api_name(request: object) -> str:
+    """As the table of APIs names it."""
+    return BY_REQUEST[type(request)].name
 
 
 @pytest.mark.parametrize(
     "error, stops", [(ZeroDivisionError("oops"), False), (InvariantViolation("oops"), True), (DiskFailed("oops"), True)]
 )
-def test_a_bug_of_a_handler_that_reads_stops_no_broker(error: Exception, *, stops: bool):
+@pytest.mark.parametrize(
+    "request_sent",
+    [ApiVersionsRequest(), MetadataRequest(topics=()), FindCoordinatorRequest(keys=("g",))],
+    ids=api_name,
+)
+def test_a_bug_of_a_handler_that_reads_stops_no_broker(request_sent: Any, error: Exception, *, stops: bool):
     """It has changed nothing, and clients repeat what fails: the next broker would stop as well. A broken invariant or
     disk is another matter.
     """
+    name = api_name(request_sent)
 
     def breaks(_request, context):
         raise error
 
     bugs, events = [], []
     dispatcher = Dispatcher(
-        {"ApiVersions": breaks},
+        {name: breaks},
         events=lambda kind, **facts: events.append((kind, facts)),
-        on_bug=lambda name, error: bugs.append((name, str(error))),
+        on_bug=lambda where, error: bugs.append((where, str(error))),
         is_open=True,
         ticks_ns=lambda: 0,
     )
 
     async def send(_sim):
-        body = b"".join(map(bytes, encode_request(ApiVersionsRequest())))
-        return b"".join(map(bytes, await settled(dispatcher.dispatch("ApiVersions", body))))
+        body = b"".join(map(bytes, encode_request(request_sent)))
+        return b"".join(map(bytes, await settled(dispatcher.dispatch(name, body))))
 
-    assert decode_response("ApiVersions", run(send)).error_code == -1
-    assert bugs == ([("handler of ApiVersions", "oops")] if stops else [])
+    assert decode_response(name, run(send)).error_code == -1
+    assert bugs == ([(f"handler of {name}", "oops")] if stops else [])
     failed = [facts for kind, facts in events if kind == "request_failed"]
-    assert [(each["api"], each["why"]) for each in failed] == (
-        [] if stops else [("ApiVersions", "ZeroDivisionError: oops")]
-    )
+    assert [(each["api"], each["why"]) for each in failed] == ([] if stops else [(name, "ZeroDivisionError: oops")])
 
 
 def test_malformed_bodies_and_closed_brokers_are_answered():
