@@ -82,6 +82,21 @@ def test_a_replica_that_is_joining_the_isr_counts_for_min_insync_replicas_after_
     assert led.check_acknowledged(1)
 
 
+def test_a_replica_that_is_joining_the_isr_does_not_count_for_min_insync_replicas_before_it_has_joined():
+    """S24, KIP-966: the controller may refuse it, so the committed ISR alone decides. Nothing is written with acks=all,
+    and the watermark stands still for what came with acks=1.
+    """
+    led = leader(isr=(1,), replicas=(1, 2), config=TWO)
+    write(led, "a")
+    assert not fetched(led, 2, 1).high_watermark_moved
+    assert led.propose_expand() is not None
+    with pytest.raises(NotEnoughReplicas):
+        led.append(batch("b"), acks=-1, wall_ms=0)
+    assert (led.advance(0.0), led.high_watermark, led.log.end_offset) == (False, 0, 1)
+    assert led.on_committed_state((1, 2), 1, recovered=True, now=0.0)
+    assert led.high_watermark == 1
+
+
 def test_a_new_leader_knows_where_its_epoch_begins_before_it_writes():
     """KAFKA-7415: else its followers are told "undefined", and diverge."""
     log = log_of((0, 3))
@@ -163,6 +178,14 @@ def test_a_former_incarnation_is_refused(epoch: int, refused: bool):
         led.check_fetcher(2, epoch)
 
 
+def test_a_fetch_without_a_broker_epoch_is_refused_also_of_a_broker_that_is_fenced():
+    """Nothing is known then that its epoch could be older than."""
+    led = leader(eligible={1: 10, 3: 30})
+    with pytest.raises(NotLeaderOrFollower, match="without its broker epoch"):
+        led.check_fetcher(2, -1)
+    led.check_fetcher(2, 20)
+
+
 @pytest.mark.parametrize(
     "offset, last_epoch, expected",
     [
@@ -195,6 +218,13 @@ def test_an_offset_below_the_log_start_is_out_of_range_before_it_diverges():
     log.raise_start(6)
     with pytest.raises(OffsetOutOfRange):
         leader(log, epoch=2).diverging(3, 0)
+
+
+def test_a_follower_at_the_log_start_does_not_diverge():
+    """Retention has taken what it has already: out of range, it would drop its log and begin again."""
+    log = log_of((0, 5), (2, 3))
+    log.raise_start(6)
+    assert leader(log, epoch=2).diverging(6, 2) is None
 
 
 def test_a_fetch_beyond_the_log_is_never_recorded():
