@@ -33,7 +33,7 @@ from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire import transaction_messages as t
-from minikafka.wire.batch import RecordBatch
+from minikafka.wire.batch import FOLLOWS, PIPELINED, PLAIN, RecordBatch
 from minikafka.wire.records import decode_batch
 from tests.clients.fake_cluster import (
     LATE,
@@ -843,8 +843,31 @@ def test_batch_that_the_leader_calls_a_duplicate_is_acknowledged():
         cluster.faults.append(once("Produce", m.ProduceResponse(partitions=(known,))))
         sending = producer(cluster)
         await sending.start()
-        assert (await sending.send_and_wait("t", b"a")).offset == -1
+        futures = [await sending.send("t", b"a"), await sending.send("t", b"b")]
+        assert [(await future).offset for future in futures] == [-1, -1]
         await sending.stop()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "in_flight, expected", [(5, [PIPELINED, PIPELINED, FOLLOWS]), (1, [PLAIN, PLAIN, PLAIN])], ids=["several", "one"]
+)
+def test_leader_learns_which_batches_were_sent_while_others_were_in_flight(in_flight: int, expected: list[int]):
+    """By that a leader that does not know the producer tells the first batch from one whose predecessor was lost."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster, linger_ms=0, max_in_flight_batches=in_flight) as sending:
+            await sending.send_and_wait("t", b"a")
+            cluster.latency_s = 1.0
+            second = await sending.send("t", b"b")
+            await asyncio.sleep(0.1)
+            third = await sending.send("t", b"c")
+            assert [(await second).offset, (await third).offset] == [1, 2]
+        assert [each.sequencing for request in cluster.named("Produce") for each in request.partitions] == expected
+        assert partition.values() == [b"a", b"b", b"c"]
 
     play(story)
 
