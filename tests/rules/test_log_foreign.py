@@ -67,6 +67,15 @@ def test_batch_with_fewer_records_than_offsets_tells_of_compaction():
     assert disk.exists(f"{FOLDER}/{GAPS}")
 
 
+def test_batch_with_fewer_records_than_offsets_is_noted_also_where_no_hole_follows():
+    """Its followers must hear of it before a later round of compaction leaves a hole (``mk.gaps``)."""
+    one = RecordBatch.of(at(20, "x"))._replace(last_offset_delta=4)
+    thin = with_fields(one, base_offset=0, leader_epoch=0) + one.data[61:]
+    disk = foreign((0, [thin, at(5, "a")]))
+    assert opened(disk)[0] == [(0, "x"), (5, "a")]
+    assert disk.exists(f"{FOLDER}/{GAPS}")
+
+
 def test_gap_that_nothing_follows_is_damage():
     """The base offset has no checksum; compaction never touches the last segment. So is one that the next contradicts."""
     assert opened(foreign((0, [at(0, "a"), at(7, "b")])))[0] == [(0, "a")]

@@ -213,6 +213,19 @@ def test_holes_that_were_left_earlier_stay_explained(marker: bytes | None):
     assert disk.read_file(MARKER) == b"30\n"
 
 
+@pytest.mark.parametrize("recovery_point, expected", [(3, [0, 1, 2]), (5, [0, 1, 2]), (6, [0, 1, 2, 6, 7])])
+def test_marker_without_an_offset_explains_holes_up_to_the_recovery_point_only(
+    recovery_point: int, expected: list[Offset]
+):
+    """It is that of an earlier version: what was synced behind a hole was copied so, and what was not is a lost name."""
+    disk = MemoryDisk()
+    for batches in (at(0, 1, 2), at(6, 7)):
+        name = offset_name(batches[0].base_offset, ".log")
+        disk.replace_file(f"{ORDERS}/{name}", b"".join(batch.data for batch in batches))
+    disk.replace_file(MARKER, b"")
+    assert offsets(open_log(disk, COMPACT, recovery_point=recovery_point)) == expected
+
+
 def test_a_hole_between_segments_without_gaps_is_a_loss_also_where_the_topic_is_compacted():
     """A leader's log before its first round of compaction."""
     disk = MemoryDisk()
@@ -221,6 +234,17 @@ def test_a_hole_between_segments_without_gaps_is_a_loss_also_where_the_topic_is_
     disk.remove(f"{ORDERS}/{offset_name(3, '.log')}")
     assert offsets(open_log(disk, COMPACT)) == [0, 1, 2]
     assert strays(disk) == [offset_name(6, ".log.stray")]
+
+
+def test_segment_that_overlaps_the_one_before_it_was_not_replaced_by_it():
+    """It goes on behind the end of that one: what follows would look like a gap, and its own records would be lost."""
+    disk = MemoryDisk()
+    for batches in (at(0, 5, 10), at(8, 12), at(20, 21)):
+        name = offset_name(batches[0].base_offset, ".log")
+        disk.replace_file(f"{ORDERS}/{name}", b"".join(batch.data for batch in batches))
+    log = open_log(disk, COMPACT, recovery_point=0)
+    assert offsets(log) == [0, 5, 10]
+    assert len(log.report.dropped) == 2
 
 
 def test_offsets_that_do_not_fit_into_one_segment_are_a_hole_that_is_explained():

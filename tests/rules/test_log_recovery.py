@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -184,6 +185,21 @@ def test_after_a_clean_stop_nothing_is_walked():
     check_prefix(log, whole)
 
 
+def test_wrong_epoch_in_the_checkpoint_sets_no_segment_aside_after_a_clean_stop():
+    """It has no checksum. Each segment that begins in a lower epoch would be taken for one that a power cut brought back,
+    and all its acknowledged records would be lost.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *NAMES, epoch=1)
+    log.prepare_close()
+    run(log.sync())
+    log.close()
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n1\n7 0\n")
+    log = open_log(disk, clean=True, recovery_point=20)
+    assert (values(log), log.epochs.entries, log.report.dropped) == ([*NAMES], [(1, 0)], [])
+
+
 def test_nothing_beyond_the_recovery_point_is_known_to_be_synced():
     """D6: after a crash a follower may not claim as durable what only the page cache holds."""
     disk, _ = written()
@@ -203,11 +219,30 @@ def test_of_a_segment_that_is_walked_nothing_is_known_to_be_synced():
     assert open_log(disk, recovery_point=20).synced_end == 15
 
 
-def test_stale_leader_epochs_of_segments_that_are_walked_are_not_believed():
+@pytest.mark.parametrize("recovery_point, walked", [(5, 20), (6, 15), (10, 15), (11, 10)])
+def test_segment_that_ends_at_the_recovery_point_is_walked(recovery_point: int, walked: int):
+    """What was synced up to there is its records: its indexes may not be."""
+    disk, _ = written()
+    assert open_log(disk, recovery_point=recovery_point).report.checked_count == walked
+
+
+def test_nothing_is_known_to_be_synced_beyond_a_cut_below_the_recovery_point():
+    """A follower that claimed it would acknowledge what it writes there next before it syncs that (D6)."""
+    disk, _ = written()
+    run(open_log(disk).sync())
+    path = log_paths(disk)[1]
+    disk.remove(path.replace(".log", ".index"))
+    disk.inodes[path].content[80] ^= 1
+    log = open_log(disk, recovery_point=20)
+    assert (log.end_offset, log.synced_end) == (6, 6)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 8])
+def test_stale_leader_epochs_of_segments_that_are_walked_are_not_believed(recovery_point: int):
     """A power cut may bring back the checkpoint of a log that was cut since: its epochs would hide the true ones."""
     disk, whole = written()
     disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n7 16\n")
-    check_prefix(open_log(disk, recovery_point=8), whole)
+    check_prefix(open_log(disk, recovery_point=recovery_point), whole)
 
 
 def test_a_producer_snapshot_of_segments_that_are_walked_is_not_believed():
@@ -229,6 +264,29 @@ def test_a_producer_snapshot_of_segments_that_are_walked_is_not_believed():
     log = open_log(disk, recovery_point=3)
     assert log.producers.last_sequences() == {7: (0, 2), 8: (0, 3)}
     assert not log.append_as_leader(from_producer(7, 3, "d"), leader_epoch=1, wall_ms=TIME).duplicate
+
+
+def test_a_producer_snapshot_within_a_segment_is_not_believed_after_an_unclean_stop():
+    """A clean stop made it, the log was cut below it since, and a power cut brought it back."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for sequence in range(3):
+        log.append_as_leader(from_producer(7, sequence, NAMES[sequence]), leader_epoch=0, wall_ms=TIME)
+    log.prepare_close()
+    run(log.sync())
+    snapshot = f"orders-0/{offset_name(3, '.snapshot')}"
+    former = disk.read_file(snapshot)
+    log.truncate_to(1)
+    run(log.sync())
+    for sequence in range(9):
+        log.append_as_leader(from_producer(8, sequence, NAMES[sequence]), leader_epoch=1, wall_ms=TIME)
+    run(log.sync())
+    for offset in offsets_in(disk.names("orders-0"), ".snapshot"):
+        disk.remove(f"orders-0/{offset_name(offset, '.snapshot')}")
+    disk.replace_file(snapshot, former)
+    log = open_log(disk, recovery_point=10)
+    assert log.producers.last_sequences() == {7: (0, 0), 8: (0, 8)}
+    assert not log.append_as_leader(from_producer(7, 1, "b"), leader_epoch=1, wall_ms=TIME).duplicate
 
 
 def test_a_lost_or_stale_index_is_made_anew():
@@ -281,11 +339,34 @@ def test_an_epoch_without_records_does_not_survive_its_log():
     assert open_log(disk).last_epoch == 0
 
 
+def test_epoch_without_records_does_not_survive_a_clean_stop():
+    """Kafka's checkpoint has it. By it a follower would name an epoch of which it has no record (KAFKA-FACTS 1.3)."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"ab")
+    log.prepare_close()
+    run(log.sync())
+    log.close()
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n5 2\n")
+    assert open_log(disk, clean=True, recovery_point=2).epochs.entries == [(0, 0)]
+
+
 def test_a_log_that_ends_below_its_start_begins_anew_there():
     """KAFKA-FACTS 1.4.4: the leader deleted up to there; offsets must not go back."""
     disk, _ = written()
     log = open_log(disk, start_offset=30)
     assert (log.start_offset, log.end_offset, log.last_epoch) == (30, 30, -1)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 20, None])
+def test_hole_just_below_the_log_start_drops_nothing_above_it(recovery_point: int | None):
+    """The last batches below the start were lost with the power: nobody reads there, and what follows is sound."""
+    disk, whole = written()
+    del disk.inodes[log_paths(disk)[0]].content[210:]
+    for offset in offsets_in(disk.names("orders-0"), ".snapshot"):
+        disk.remove(f"orders-0/{offset_name(offset, '.snapshot')}")
+    log = open_log(disk, recovery_point=recovery_point, start_offset=5)
+    assert (log.start_offset, everything(on_disk(log))) == (5, whole[350:])
 
 
 def test_a_lost_recovery_checkpoint_means_walk_everything_and_keep_it():
@@ -304,6 +385,53 @@ def test_a_log_without_its_beginning_is_not_believed():
     log = open_log(disk, recovery_point=0)
     assert (log.start_offset, log.end_offset) == (0, 0)
     assert "nothing is left before" in log.report.dropped[0].reason
+
+
+@pytest.mark.parametrize("recovery_point, start_offset", [(0, 7), (8, 0), (None, 0)])
+def test_log_without_its_beginning_is_kept_where_nothing_says_that_it_was_lost(
+    recovery_point: int | None, start_offset: int
+):
+    """The first segment begins below the log start, or below what was once synced, or nothing is known of either."""
+    disk, whole = written()
+    disk.remove(log_paths(disk)[0])
+    log = open_log(disk, recovery_point=recovery_point, start_offset=start_offset)
+    assert (log.start_offset, log.end_offset, log.report.dropped) == (max(5, start_offset), 20, [])
+    assert whole.endswith(everything(on_disk(log)))
+
+
+@pytest.mark.parametrize("bit", [0, 3])
+def test_last_batch_behind_the_end_of_a_compacted_log_is_cut_off_after_a_clean_stop(bit: int):
+    """No checksum covers its base offset, and it seems to follow a gap. Recovery point and snapshot say otherwise: the
+    offsets that were left out would never be copied from another replica.
+    """
+    disk = MemoryDisk()
+    config = replace(SMALL, cleanup_policy="compact")
+    log = open_log(disk, config)
+    fill(log, *"abcdefg")
+    log.prepare_close()
+    run(log.sync())
+    log.close()
+    disk.inodes[log_paths(disk)[-1]].content[70 + 7] ^= 1 << bit
+    log = open_log(disk, config, clean=True, recovery_point=7)
+    assert (log.end_offset, values(log)) == (6, [*"abcdef"])
+
+
+@pytest.mark.parametrize("snapshots", ["kept", "lost"])
+def test_recovery_point_below_the_end_cuts_nothing_off_after_a_clean_stop(snapshots: str):
+    """The checkpoint may be an old one: only with a snapshot there, and none at the end, has the log ended there."""
+    disk = MemoryDisk()
+    config = replace(SMALL, cleanup_policy="compact")
+    log = open_log(disk, config)
+    fill(log, *"abcdefg")
+    log.prepare_close()
+    run(log.sync())
+    log.close()
+    found = offsets_in(disk.names("orders-0"), ".snapshot")
+    assert found == [5, 7]
+    for offset in found if snapshots == "lost" else ():
+        disk.remove(f"orders-0/{offset_name(offset, '.snapshot')}")
+    log = open_log(disk, config, clean=True, recovery_point=5)
+    assert (values(log), log.report.dropped) == ([*"abcdefg"], [])
 
 
 def test_a_log_begun_anew_survives_kill_9():

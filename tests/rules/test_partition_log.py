@@ -798,6 +798,20 @@ def test_a_damaged_header_at_the_end_of_a_segment_is_not_a_gap_after_a_restart()
     assert log.read(6, max_bytes=1000).first_offset == 6
 
 
+def test_damaged_header_at_the_end_of_a_segment_takes_no_later_segment_along_after_a_kill():
+    """Its segment seemed to end behind the beginning of the next one, which was synced, and so were those after it."""
+    config = replace(SMALL, segment_bytes=100)
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, config))
+    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
+    for _ in range(3):
+        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
+    disk.inodes[f"orders-0/{offset_name(3, '.log')}"].content[26] ^= 4
+    log = on_disk(open_log(disk, config, recovery_point=log.end_offset))
+    assert (log.end_offset, log.report.dropped) == (9, [])
+    assert log.read(6, max_bytes=1000).first_offset == 6
+
+
 @pytest.mark.parametrize("emptied", [0, 2])
 def test_a_segment_whose_file_was_emptied_ends_no_broker(emptied: int):
     """Retention passed over it, and an invariant stopped the broker: only the oldest segments may go."""

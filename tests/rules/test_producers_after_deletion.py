@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
 from minikafka.log.log_directory import LogDirectory
-from minikafka.log.names import SNAPSHOT, offset_name
+from minikafka.log.names import SNAPSHOT, offset_name, offsets_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import parse_snapshot
-from tests.rules.log_words import TIME, fill, from_producer
+from tests.rules.log_words import TIME, fill, from_producer, open_log
 from tests.rules.memory_disk import MemoryDisk, run
 from tests.rules.test_log_directory import ORDERS, SMALL, TOPIC_ID, opened
 
@@ -152,6 +152,22 @@ def test_a_log_that_was_begun_again_knows_no_producers(config: TopicConfig, mark
     log = opened(disk, config_of=lambda _: config).logs[ORDERS]
     assert log.start_offset == log.end_offset == 20
     assert log.producers.last_sequences() == {}
+
+
+def test_damage_above_the_log_start_leaves_what_is_known_of_producers_from_below_it() -> None:
+    """Without snapshots the segments below the start are read for them: only damage among these segments lets them go."""
+    disk = MemoryDisk()
+    _, log = with_synced_records(disk)
+    fill(log, *"abcdefghijklmnopq")
+    run(log.sync())
+    log.raise_start(12)
+    remove_snapshots(disk)
+    bases = offsets_in(disk.names("orders-0"), ".log")
+    assert [base for base in bases if 0 < base <= 12]
+    disk.inodes[f"orders-0/{offset_name(bases[-1], '.log')}"].content[-1] ^= 1
+    log = open_log(disk, start_offset=12, recovery_point=0)
+    assert (log.start_offset, log.end_offset, len(log.report.dropped)) == (12, 19, 1)
+    assert log.producers.last_sequences() == {7: (0, 2)}
 
 
 def test_a_log_without_snapshots_gets_one_before_its_segments_go() -> None:

@@ -73,6 +73,28 @@ def test_state_of_a_producer_survives_the_deletion_of_its_segments(clean: bool):
     assert committed_values(log, 6) == ["4", "5", "6"]
 
 
+@pytest.mark.parametrize("high_watermark", [2, 5])
+def test_state_of_a_producer_survives_a_checkpointed_watermark_below_the_log_start(high_watermark: int):
+    """The watermark's checkpoint may be older than the start's: everything below the start was committed all the same,
+    and a snapshot below it is gone. A producer that was forgotten with it could write a batch twice.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    log.append_as_leader(in_transaction(7, 0, "a"), leader_epoch=0, wall_ms=TIME)
+    end(log, commit=True)
+    for number in range(5):
+        log.roll()
+        fill(log, f"{number}")
+    log.config = TopicConfig(segment_bytes=400, retention_bytes=1)
+    run(log.sync())
+    run(log.delete_segments(log.expired_segments(TIME, 5)))
+    assert log.start_offset == 5
+    log = open_log(
+        disk, recovery_point=log.recovery_point, start_offset=log.start_offset, high_watermark=high_watermark
+    )
+    assert log.producers.last_sequences() == {7: (0, 0)}
+
+
 def test_deleted_segments_take_their_aborted_transactions_along_and_no_others():
     """The entry of an aborted transaction lies with its marker: it serves what is left of the data."""
     disk = MemoryDisk()
