@@ -356,6 +356,7 @@ def test_a_proposal_stays_pending_until_something_is_known():
     """KAFKA-FACTS 3.5: it may or may not have been applied, so both ISRs count."""
     led = proposing()
     assert led.maximal_isr == (1, 2)
+    assert led.propose_shrink(LATE) is None, "it would take the place of the first one"
     led.advance(LATE)
     assert led.high_watermark == 0
 
