@@ -61,6 +61,10 @@ class TokenRules:
     """Stands before the subject in the principal's name."""
 
 
+_PUBLIC = frozenset({"kty", "crv", "n", "e", "x", "y"})
+"""Members of a JWK from which its public key is made."""
+
+
 class VerifiedToken(NamedTuple):
     """What a valid token says."""
 
@@ -106,7 +110,8 @@ def parse_jwks(text: str | bytes) -> dict[str, Key]:
             continue
         algorithm = next(name for name, each in ALGORITHMS.items() if each == kind)
         try:
-            key = jwt.PyJWK.from_dict({each: entry[each] for each in entry if each != "alg"}, algorithm).key
+            # Some issuers publish the private part too, and PyJWT would make a private key: RSA's verifies nothing.
+            key = jwt.PyJWK.from_dict({each: entry[each] for each in entry if each in _PUBLIC}, algorithm).key
         except (jwt.PyJWTError, ValueError, TypeError, KeyError):
             continue
         if kind[0] == "RSA" and getattr(key, "key_size", 0) < RSA_BITS_MIN:

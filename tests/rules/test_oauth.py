@@ -10,6 +10,7 @@ import json
 import time
 from typing import Any
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -61,6 +62,18 @@ def test_each_algorithm_with_its_key(tokens: Tokens, issuer: Issuer, algorithm: 
     found = tokens.verify(issuer.token(algorithm, jti="7", aud=["x", AUDIENCE]), now_ms())
     assert (found.user, found.token_id) == ("ann", "7")
     assert 299_000 <= found.expires_ms - now_ms() <= 300_000
+
+
+@pytest.mark.parametrize("algorithm", list(oauth.ALGORITHMS))
+def test_keys_with_their_private_part_verify_tokens_like_public_ones(issuer: Issuer, algorithm: str):
+    """An issuer that publishes a whole key pair has made a mistake, but each login with its tokens raised AttributeError."""
+    kid = "RS256" if algorithm == "PS256" else algorithm
+    whole = {**json.loads(jwt.get_algorithm_by_name(kid).to_jwk(issuer.keys[kid])), "kid": kid}
+    assert "d" in whole
+    tokens = Tokens(RULES)
+    tokens.use(parse_jwks(json.dumps({"keys": [whole]})))
+    assert tokens.verify(issuer.token(algorithm), now_ms()).user == "ann"
+    assert reason(tokens, Issuer().token(algorithm)) == "bad_signature"
 
 
 def test_hostile_test_16_algorithms(tokens: Tokens, issuer: Issuer):
