@@ -256,8 +256,11 @@ def is_due(core: QuorumCore, request: m.FetchRequest) -> bool:
 
 
 def on_fetch_snapshot(core: QuorumCore, request: m.FetchSnapshotRequest, now: float) -> EpochEnd:
-    """Which snapshot to read from; raises NotLeaderOrFollower, an epoch error, or SnapshotNotFound."""
+    """Which snapshot to read from; raises InvalidRequest, NotLeaderOrFollower, an epoch error, or SnapshotNotFound."""
     core.check_cluster(request.cluster_id)
+    if request.max_bytes < 0:
+        # A disk refuses such a read as if it had failed, and a broker stops when its disk fails.
+        raise kafka.InvalidRequest(f"max_bytes={request.max_bytes} must not be negative", member="max_bytes")
     core.check_epoch(request.current_leader_epoch)
     role = core.role
     if not isinstance(role, Leader):

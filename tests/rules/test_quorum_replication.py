@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import BY_CODE, InconsistentClusterId
+from minikafka.errors import BY_CODE, InconsistentClusterId, InvalidRequest
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
@@ -481,6 +481,21 @@ def test_a_snapshot_is_fetched_in_pieces_from_the_leader_of_the_epoch():
         with pytest.raises(Exception) as raised:
             fetching.on_fetch_snapshot(core, request, now=3.0)
         assert raised.value.name == name
+
+
+@pytest.mark.parametrize("max_bytes", [-1, -(2**63)])
+def test_a_fetch_of_negatively_many_bytes_of_a_snapshot_is_refused(max_bytes: int):
+    """The disk was to read them, refused, and the active controller stopped as if the disk had failed."""
+    core = leading(3, 3, 4, start=10, snapshots=(EpochEnd(2, 10), EpochEnd(3, 12)))
+    request = FetchSnapshotRequest(
+        cluster_id=CLUSTER,
+        replica_id=2,
+        current_leader_epoch=5,
+        snapshot_id=EpochEndOffset(epoch=3, end_offset=12),
+        max_bytes=max_bytes,
+    )
+    with pytest.raises(InvalidRequest, match=f"max_bytes={max_bytes} must not be negative"):
+        fetching.on_fetch_snapshot(core, request, now=3.0)
 
 
 def test_a_follower_begins_anew_behind_the_snapshot():
