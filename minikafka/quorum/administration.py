@@ -28,11 +28,10 @@ from minikafka.quorum.records import (
     RemoveUserScramCredential,
     UserScramCredential,
 )
-from minikafka.security.acl_filters import check_filter, check_new, matches
+from minikafka.security.acl_filters import AclsByName, check_filter, check_new
 from minikafka.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SECRET_SIZE, ScramMechanism, credential_of
 from minikafka.types import RESERVED_NAMES, NodeId, TopicId
 from minikafka.wire.acls import (
-    AclFilter,
     CreateAclsRequest,
     CreateAclsResponse,
     CreatedAcl,
@@ -63,7 +62,7 @@ from minikafka.wire.features import (
 )
 
 REMOVALS_MAX = 10_000
-"""Entries that one request may delete, as in Kafka: all its records are one batch."""
+"""Entries that the filters of one request may match. Kafka limits the different ones, whose records are one batch."""
 
 
 def create_acls(
@@ -96,30 +95,34 @@ def create_acls(
 
 
 def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
-    """Delete every entry that a filter matches. Raises PolicyViolation if that are too many for one batch."""
+    """Delete every entry that a filter matches. Raises PolicyViolation if that are too many for one batch, or for one
+    response, which has an entry once for each filter that matches it.
+    """
+    acls = AclsByName(image.acls)
     removed: set[str] = set()
-    results = [_deleted_acls(image, each, removed) for each in request.filters]
-    if len(removed) > REMOVALS_MAX:
-        raise kafka.PolicyViolation(
-            f"The filters match {len(removed)} ACLs, one request deletes at most {REMOVALS_MAX}; use narrower filters."
-        )
+    results: list[DeletedAcls] = []
+    count = 0
+    for wanted in request.filters:
+        try:
+            check_filter(wanted)
+        except kafka.ProtocolError as error:
+            results.append(DeletedAcls.failed(error))
+            continue
+        found = acls.matching(wanted)
+        count += len(found)
+        if count > REMOVALS_MAX:
+            raise kafka.PolicyViolation(
+                f"The filters match {count} ACLs or more, one request deletes at most {REMOVALS_MAX}; use narrower "
+                "filters."
+            )
+        removed.update(found)
+        results.append(DeletedAcls(matching_acls=tuple(image.acls[acl_id] for acl_id in found)))
     return Decision(
         records=tuple(RemoveAccessControlEntry(id=acl_id) for acl_id in sorted(removed)),
         divisible=True,
         response=DeleteAclsResponse(filter_results=tuple(results)),
         cause="ACLs were deleted",
     )
-
-
-def _deleted_acls(image: MetadataImage, wanted: AclFilter, removed: set[str]) -> DeletedAcls:
-    """The result for one filter; the ids of what it matches are added to ``removed``."""
-    try:
-        check_filter(wanted)
-    except kafka.ProtocolError as error:
-        return DeletedAcls.failed(error)
-    found = [acl_id for acl_id in sorted(image.acls) if matches(wanted, image.acls[acl_id])]
-    removed.update(found)
-    return DeletedAcls(matching_acls=tuple(image.acls[acl_id] for acl_id in found))
 
 
 NAME_LENGTH_MAX = 255

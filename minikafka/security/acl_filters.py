@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from minikafka.errors import InvalidRequest
+from minikafka.types import TopicId
 from minikafka.wire.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -34,6 +37,44 @@ def matches(wanted: AclFilter, acl: Acl) -> bool:
         and wanted.pattern_type in (PatternType.ANY, PatternType.MATCH, acl.pattern_type)
         and _matches_name(wanted, acl)
     )
+
+
+class AclsByName:
+    """The entries of a cluster by resource name and by principal, for requests with many filters.
+
+    A filter that names a resource or a principal is compared with the entries that can match only: thousands of filters
+    with thousands of entries would hold the event loop for seconds.
+    """
+
+    def __init__(self, acls: Mapping[TopicId, Acl]) -> None:
+        self._acls = acls
+        self._ids = sorted(acls)
+        self._by_name: dict[str, list[TopicId]] = {}
+        self._by_principal: dict[str, list[TopicId]] = {}
+        for acl_id in self._ids:
+            self._by_name.setdefault(acls[acl_id].resource_name, []).append(acl_id)
+            self._by_principal.setdefault(acls[acl_id].principal, []).append(acl_id)
+        prefixed = (each for each in acls.values() if each.pattern_type == PatternType.PREFIXED)
+        self._prefix_lengths = sorted({len(each.resource_name) for each in prefixed})
+        self._found: dict[AclFilter, tuple[TopicId, ...]] = {}
+
+    def matching(self, wanted: AclFilter) -> tuple[TopicId, ...]:
+        """The ids of the entries that the filter matches, sorted."""
+        found = self._found.get(wanted)
+        if found is None:
+            acls = self._acls
+            found = tuple(each for each in self._candidates(wanted) if matches(wanted, acls[each]))
+            self._found[wanted] = found
+        return found
+
+    def _candidates(self, wanted: AclFilter) -> Sequence[TopicId]:
+        name = wanted.resource_name
+        if name is None:
+            return self._ids if wanted.principal is None else self._by_principal.get(wanted.principal, ())
+        if wanted.pattern_type != PatternType.MATCH:
+            return self._by_name.get(name, ())
+        names = dict.fromkeys((name, WILDCARD, *(name[:length] for length in self._prefix_lengths)))
+        return sorted(acl_id for each in names for acl_id in self._by_name.get(each, ()))
 
 
 def _matches_name(wanted: AclFilter, acl: Acl) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from minikafka.errors import InvalidRequest
-from minikafka.security.acl_filters import check_filter, check_new, matches
+from minikafka.security import acl_filters
+from minikafka.security.acl_filters import AclsByName, check_filter, check_new, matches
 from minikafka.wire.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
 LITERAL, PREFIXED, MATCH = PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH
@@ -117,3 +118,41 @@ def test_a_filter_with_an_unknown_number_is_refused(member: str):
         with pytest.raises(InvalidRequest):
             check_filter(AclFilter(**{member: number}))
     check_filter(AclFilter())
+
+
+def many_acls() -> dict[str, Acl]:
+    """Entries of both patterns whose names begin like each other, for two principals."""
+    found = [
+        acl(resource_name=name, pattern_type=pattern, principal=principal)
+        for name in ("*", "o", "ord", "orders", "orders-eu", "payments")
+        for pattern in (LITERAL, PREFIXED)
+        for principal in ("User:alice", "User:bob")
+    ]
+    return {f"id-{len(found) - number:02}": each for number, each in enumerate(found)}
+
+
+@pytest.mark.parametrize("pattern", [PatternType.ANY, LITERAL, PREFIXED, MATCH])
+@pytest.mark.parametrize("name", [None, "", "*", "o", "or", "orders", "orders-eu", "payments", "x"])
+@pytest.mark.parametrize("principal", [None, "User:bob", "User:carol"])
+def test_entries_by_name_are_those_that_the_filter_matches(
+    pattern: PatternType, name: str | None, principal: str | None
+):
+    """Only the entries that are compared are fewer."""
+    entries, wanted = many_acls(), AclFilter(resource_name=name, pattern_type=pattern, principal=principal)
+    expected = tuple(each for each in sorted(entries) if matches(wanted, entries[each]))
+    assert AclsByName(entries).matching(wanted) == expected
+
+
+def test_many_filters_are_compared_with_the_entries_that_they_can_match_only(monkeypatch: pytest.MonkeyPatch):
+    """A request that deleted 2,500 of 3,000 entries by their names held the event loop of the controller for 10 s."""
+    compared: list[AclFilter] = []
+    monkeypatch.setattr(acl_filters, "matches", lambda wanted, each: compared.append(wanted) or matches(wanted, each))
+    entries = {f"id-{number}": acl(resource_name=f"topic-{number}") for number in range(300)}
+    acls = AclsByName(entries)
+    for number in range(300):
+        for pattern in (LITERAL, MATCH):
+            wanted = AclFilter(resource_name=f"topic-{number}", pattern_type=pattern)
+            assert acls.matching(wanted) == (f"id-{number}",)
+        acls.matching(AclFilter())
+        acls.matching(AclFilter(principal=f"User:{number}"))
+    assert len(compared) == 300 + 300 + 300

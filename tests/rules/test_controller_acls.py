@@ -110,6 +110,19 @@ def test_more_deletions_than_a_batch_holds_are_refused(monkeypatch: pytest.Monke
     assert names(cluster) == ["a", "b"]
 
 
+def test_an_entry_counts_once_for_each_filter_that_matches_it(monkeypatch: pytest.MonkeyPatch):
+    """The response has it as often: thousands of filters for everything would be a response of gigabytes."""
+    monkeypatch.setattr(rule, "REMOVALS_MAX", 4)
+    cluster = Cluster()
+    create(cluster, acl("a"), acl("b"))
+    with pytest.raises(PolicyViolation):
+        delete(cluster, AclFilter(), AclFilter(), AclFilter(resource_name="a"))
+    assert names(cluster) == ["a", "b"]
+    response = delete(cluster, AclFilter(), AclFilter())
+    assert [len(each.matching_acls) for each in response.filter_results] == [2, 2]
+    assert names(cluster) == []
+
+
 def test_changes_of_entries_are_events():
     """An operator finds in the log who got which permission, and when it was taken away."""
     cluster = Cluster()
