@@ -135,7 +135,7 @@ class LocalCluster:
     def client_settings(self, name: str = ADMIN) -> dict[str, str]:
         """Return the parameters with which minikafka's own clients connect: ``Producer(**cluster.client_settings())``.
 
-        Those clients have no SASL: they call the listener of brokers. There a certificate makes the client the same
+        They do not log in: they call the listener of brokers. There a certificate makes the client the same
         principal that SASL does; under ``SASL_PLAINTEXT`` they may do everything.
 
         Args:

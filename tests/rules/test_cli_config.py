@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from minikafka.cli.root import root
 from minikafka.cli.running import Misuse
 from minikafka.client.structs import Reassignment
 from minikafka.types import TopicPartition
+from tests.tidy.sources import ROOT
 
 
 def told(*arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
@@ -48,6 +50,17 @@ def test_show_needs_no_file_and_can_leave_out_defaults():
     ]
     assert told("config", "show", "--changed") == "All settings have their defaults.\n"
     assert "num.partitions" in told("configs", "show"), "configs is another name of it"
+
+
+def test_the_settings_of_the_systemd_example_are_complete_with_the_variables_of_its_unit():
+    """configs/systemd: the properties alone lack the certificates; nothing in both is ignored."""
+    folder = ROOT / "configs" / "systemd"
+    unit = (folder / "minikafka.service").read_text(encoding="utf-8")
+    variables = dict(re.findall(r"^Environment=(\w+)=(\S+)$", unit, re.MULTILINE))
+    assert len(variables) == 3
+    assert "ssl.keystore.location is empty" in told("config", "show", str(folder / "broker.properties"), code=2)
+    shown = json.loads(told("config", "show", str(folder / "broker.properties"), "-o", "json", env=variables))
+    assert shown["notices"] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -226,7 +226,7 @@ PLANTED = (
     ),
     Planted(
         name="acknowledged_before_sync",
-        story="flush.messages=1 is taken for any other number (D6)",
+        story="flush.messages=1 is taken for any other number",
         caught_by=LOSS,
         patches=[(TopicConfig, "__post_init__", never_synced)],
         kinds=("power_cut_all",),

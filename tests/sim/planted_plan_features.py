@@ -125,7 +125,7 @@ async def anybody(self: AdminClient, topics: Sequence[str]) -> Any:
 EXTRA_CLUSTERS = (
     Planted(
         name="retention_above_the_watermark",
-        story="retention deletes what is not committed yet (KAFKA-FACTS 1.5)",
+        story="retention deletes what is not committed yet",
         caught_by=("hw_within_log",),
         patches=[(PartitionLog, "expired_segments", up_to_the_end(PartitionLog.expired_segments))],
         make=with_short_logs,
