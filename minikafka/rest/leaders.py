@@ -222,7 +222,12 @@ def _with_facts(
 
 
 async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s: float = LOOK_UP_WAIT_S) -> Any:
-    """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused."""
+    """The response of the active controller; ``items`` of it have errors too. Raises ProtocolError or Refused.
+
+    A controller that steps down may have recorded the change. What its successor refuses is ``unknown`` then, such as a
+    topic that exists already.
+    """
+    earlier = EarlierAttempts(request)
     unreachable = "no controller is reachable: the quorum has no leader at present"
     error: kafka.ProtocolError = kafka.LeaderNotAvailable(unreachable)
     forward = may_forward(visit)
@@ -242,10 +247,14 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
         else:
             first = next(iter(getattr(response, items, ())), response)
             if first.error_code != kafka.NotController.code:
-                return response
+                return earlier.answer(response)
             error = failure_of(first)
+        earlier.note(error)
         if not forward:
-            raise _not_controller(visit, controller)
+            raise _not_controller(visit, controller, outcome=error.outcome)
+    if earlier.may_have_written:
+        why = f"no controller says what became of the change: {error.message}"
+        raise kafka.RequestTimedOut(why, outcome=kafka.UNKNOWN)
     if isinstance(error, kafka.NotController):
         error = kafka.LeaderNotAvailable(f"the controller is changing: {error.message}")
     raise error
@@ -269,9 +278,9 @@ async def change(visit: Visit, request: Any, items: str = "", *, dry_run: bool =
     return changed
 
 
-def _not_controller(visit: Visit, controller: NodeId) -> Refused:
+def _not_controller(visit: Visit, controller: NodeId, *, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> Refused:
     message = f"broker {visit.host.node_id} is not the active controller, broker {controller} is"
-    return Refused(kafka.NotController(message), controller=visit.broker_out(controller))
+    return Refused(kafka.NotController(message, outcome=outcome), controller=visit.broker_out(controller))
 
 
 async def controller_of(visit: Visit) -> NodeId:

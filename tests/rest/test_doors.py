@@ -24,6 +24,7 @@ from minikafka.errors import (
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
+    NotController,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -179,6 +180,28 @@ async def test_topics_are_created_by_the_controller_whoever_is_asked(curl):
     assert gone.json == {"topic": "teas", "topic_id": None, "deleted": True}
     (await curl.get("/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
     (await curl("DELETE", "/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+@pytest.mark.parametrize("again", ["refused", "changing"])
+async def test_a_change_that_a_controller_may_have_recorded_before_it_stepped_down_is_unknown(curl, monkeypatch, again):
+    """Its successor says that the topic exists, or there is no successor yet: neither proves that nothing was created."""
+    broker = curl.cluster.brokers[curl.cluster.controller]
+    create, asked = broker.on_CreateTopics, []
+
+    async def stepping_down(request):
+        asked.append(request)
+        if len(asked) == 1:
+            await create(request)
+        if again == "changing" or len(asked) == 1:
+            raise NotController("it stepped down", outcome=UNKNOWN if len(asked) == 1 else NOT_WRITTEN)
+        return await create(request)
+
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    monkeypatch.setattr(broker, "on_CreateTopics", stepping_down)
+    answer = await curl.post("/v1/topics", {"name": "teas"})
+    problem = answer.problem(504, "TOPIC_ALREADY_EXISTS" if again == "refused" else "REQUEST_TIMED_OUT")
+    assert problem["outcome"] == "unknown"
+    assert len(asked) > 1
 
 
 COMMIT_0 = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
