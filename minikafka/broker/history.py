@@ -142,6 +142,8 @@ class History:
         self._brokers: dict[NodeId, BrokerImage] = {}
         self._controller: NodeId = NO_NODE
         """The metadata before the first change that is kept."""
+        self._shown_ms = 0
+        """When viewers were last shown a state."""
 
     @property
     def is_on(self) -> bool:
@@ -157,6 +159,12 @@ class History:
             self._events.append((entry, size))
             self._grow(entry.at_ms, size)
 
+    def on_shown(self, at_ms: int) -> None:
+        """Viewers are shown the present as the state at ``at_ms``: what is noted after it has a later time, so that the
+        history has for that time what they saw.
+        """
+        self._shown_ms = at_ms
+
     def on_image(self, at_ms: int, old: MetadataImage, new: MetadataImage) -> None:
         """The metadata has changed."""
         topics: dict[str, TopicImage | None] = {}
@@ -168,14 +176,21 @@ class History:
             brokers = {node: each for node, each in new.brokers.items() if old.brokers.get(node) is not each}
             brokers.update(dict.fromkeys(old.brokers.keys() - new.brokers.keys()))
         if topics or brokers:
-            self._change(ImageChange(at_ms, topics, brokers, None))
+            self._change(at_ms, topics, brokers, None)
 
     def on_controller(self, at_ms: int, controller: NodeId) -> None:
         """Another broker is the active controller."""
-        self._change(ImageChange(at_ms, {}, {}, controller))
+        self._change(at_ms, {}, {}, controller)
 
-    def _change(self, change: ImageChange) -> None:
+    def _change(
+        self,
+        at_ms: int,
+        topics: Mapping[str, TopicImage | None],
+        brokers: Mapping[NodeId, BrokerImage | None],
+        controller: NodeId | None,
+    ) -> None:
         if self.is_on:
+            change = ImageChange(max(at_ms, self._shown_ms + 1), topics, brokers, controller)
             partitions = sum(len(each.partitions) for each in change.topics.values() if each is not None)
             size = _ROW_BYTES * (1 + len(change.topics) + len(change.brokers)) + _PARTITION_BYTES * partitions
             self._changes.append((change, size))
@@ -238,7 +253,7 @@ class History:
             numbers = b"" if is_followed else _UNFOLLOWED
         else:
             numbers = _FIXED.pack(*offsets) + b"".join([_packed(each) for each in remotes])
-        row = _Row(at_ms, node, partition, rare, numbers)
+        row = _Row(max(at_ms, self._shown_ms + 1), node, partition, rare, numbers)
         self._latest[key] = _Latest(row, significant)
         self._rows.append(row)
         self._grow(at_ms, _size_of(row))

@@ -142,8 +142,6 @@ class _Channel(ABC):
         self._id = f"{host.world.clock.wall_ms():x}"
         self._state: dict[str, Any] = {}
         self._version = 0
-        self._at_ms = 0
-        """When the latest frame was made."""
         self._frames: deque[bytes] = deque(maxlen=FRAMES_KEPT)
         """The frames that led to the latest versions; the last one led to ``_version``."""
         self._news = asyncio.Event()
@@ -173,8 +171,9 @@ class _Channel(ABC):
         if changes:
             self._version += 1
             self._state = state
-            self._at_ms = self._host.world.clock.wall_ms()
-            self._frames.append(json_text.event("frame", {"at_ms": self._at_ms, "changes": changes}, self._position))
+            at_ms = self._host.world.clock.wall_ms()
+            self._frames.append(json_text.event("frame", {"at_ms": at_ms, "changes": changes}, self._position))
+            self._host.history.on_shown(at_ms)
             self._news.set()
             self._news = asyncio.Event()
 
@@ -383,9 +382,7 @@ class _PartitionChannel(_Channel):
     def _note(self, node: NodeId, replica: m.DescribedReplica | None, *, is_followed: bool = True) -> None:
         """The history shows what viewers saw, also of a broker that dies with its own history."""
         host = self._host
-        # Later than a frame without it, so that the history shows for the time of each frame what that frame showed.
-        at_ms = max(host.world.clock.wall_ms(), self._at_ms + 1)
-        host.history.note(at_ms, node, str(self._name), replica, is_followed=is_followed)
+        host.history.note(host.world.clock.wall_ms(), node, str(self._name), replica, is_followed=is_followed)
 
     async def _view(self, node: NodeId) -> m.ExplainPartitionResponse | None:
         """What a broker reports; None: it does not answer, and the state shows it as unknown."""

@@ -175,6 +175,26 @@ def test_metadata_of_each_moment_is_made_again():
     assert [each.at_ms for each in kept.image_changes(1_000, 2_000)] == [1_500, 2_000]
 
 
+def test_what_follows_a_state_that_was_shown_is_later_than_it():
+    """Viewers see a state, and within the same millisecond the ISR, the controller and a replica change: the history
+    has for that millisecond what they saw.
+    """
+    kept = history()
+    old, new = image(1, orders=1), image(2, orders=2)
+    kept.note(900, 1, "orders-0", replica(1))
+    kept.on_image(900, MetadataImage(), old)
+    kept.on_controller(900, 2)
+    kept.on_shown(1_000)
+    kept.note(1_000, 1, "orders-0", replica(2))
+    kept.on_image(1_000, old, new)
+    kept.on_controller(1_000, 3)
+    assert [each.at_ms for each in kept.samples("orders-0", 0, 1_000)] == [900]
+    shown, controller = kept.image_at(1_000, new)
+    assert (shown.topics, controller) == (old.topics, 2)
+    after, controller = kept.image_at(1_001, new)
+    assert (after.topics, controller) == (new.topics, 3)
+
+
 def test_a_clock_that_was_set_back_does_not_lift_the_bounds():
     """A row with a time in the future must not keep all others."""
     kept = history(keep_ms=MINUTE_MS, bytes_max=20_000)

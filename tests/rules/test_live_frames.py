@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from minikafka.broker.history import History
 from minikafka.config import BrokerConfig
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest import json_text
@@ -132,6 +133,7 @@ async def test_a_viewer_continues_only_behind_what_this_channel_has_kept():
         node_id=1,
         config=SimpleNamespace(testing_endpoints_enable=False),
         world=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 7)),
+        history=History(1, keep_ms=0, bytes_max=0),
     )
     channel = Counting(cast("Any", host), lambda: None)
     for number in range(FRAMES_KEPT + 5):
