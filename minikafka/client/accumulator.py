@@ -395,8 +395,9 @@ class Accumulator(Generic[Sink]):
         queue.is_steady = False
         batch.last_error = error
         is_alone = queue.batches[0] is batch and not batch.follows
-        certain = is_alone and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
-        is_early = not is_alone and isinstance(error, kafka.OutOfOrderSequenceNumber | kafka.UnknownProducerId)
+        is_settled = is_alone and (batch.identity is None or batch.identity != queue.unsettled)
+        certain = is_settled and proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
+        is_early = not is_settled and isinstance(error, kafka.OutOfOrderSequenceNumber | kafka.UnknownProducerId)
         """An older batch was not there yet. Nothing is said of earlier attempts, nor of another copy of this one, which
         the leader may append once the older batch is there."""
         is_severed = batch.is_severed
@@ -424,7 +425,7 @@ class Accumulator(Generic[Sink]):
         may_help = error.retriable or certain or is_early or is_severed
         if may_help and now < batch.deadline and self._dropping is None:
             batch.stale_leader = error.stale_metadata
-            batch.retry_at = now if is_early or is_severed else now + pause_s
+            batch.retry_at = now if is_severed or (is_early and not is_alone) else now + pause_s
             return None
         batch.reported = True
         if error.retriable and self._dropping is None:
@@ -460,13 +461,15 @@ class Accumulator(Generic[Sink]):
             queue.open = None
         if fate == "not_written":
             self._take_back(batch, at)
-        elif fate == "unknown" and batch.base_sequence >= 0 and batch.identity == queue.identity:
-            self._begin_epoch(queue)
-            # Where one was refused each time, those behind it are not in the log either.
-            for index, each in enumerate(queue.batches):
-                if each.base_sequence >= 0 and not each.maybe_written and each not in queue.in_flight:
-                    self._sever(queue, index)
-                    break
+        elif fate == "unknown" and batch.base_sequence >= 0:
+            queue.unsettled = batch.identity
+            if batch.identity == queue.identity:
+                self._begin_epoch(queue)
+                # Where one was refused each time, those behind it are not in the log either.
+                for index, each in enumerate(queue.batches):
+                    if each.base_sequence >= 0 and not each.maybe_written and each not in queue.in_flight:
+                        self._sever(queue, index)
+                        break
         self._finished(batch)
 
     def _take_back(self, batch: Batch[Sink], at: int) -> None:

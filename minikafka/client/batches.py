@@ -112,6 +112,8 @@ class PartitionQueue(Generic[Sink]):
     """The last answer acknowledged a batch of ``identity``: the next batch need not wait for those in flight."""
     identity: Identity | None = None
     next_sequence: int = 0
+    unsettled: Identity | None = None
+    """A batch of this identity was given up, and a copy of it may still come: a gap in its sequences may be closed."""
     sent: int = 0
     """Attempts so far."""
     waits_for: str = ""
@@ -170,7 +172,7 @@ def is_success(error: kafka.ProtocolError | None) -> bool:
 def proves_absence(error: kafka.ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
     """Return True if the refusal shows that no attempt of this batch is in the leader's log.
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER does for the oldest batch of a partition: had an attempt been appended, the leader
+    OUT_OF_ORDER_SEQUENCE_NUMBER does where all batches before it are settled: had an attempt been appended, the leader
     would have called it a duplicate (``wire/batch.py``, PIPELINED). UNKNOWN_PRODUCER_ID says nothing of earlier
     attempts: their state is gone with the records.
     """

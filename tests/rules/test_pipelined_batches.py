@@ -54,9 +54,9 @@ class Partition:
         assert all(len(call.batches) == 1 for call in drained.calls), "a request has a partition once"
         return [call.batches[0] for call in drained.calls]
 
-    def fail(self, batch: Batch[str], error: ProtocolError, now: float = 0.0) -> Any:
+    def fail(self, batch: Batch[str], error: ProtocolError, now: float = 0.0, pause_s: float = 0.0) -> Any:
         self.accumulator.call_ended(1)
-        return self.accumulator.failed(batch, error, now, 0.0)
+        return self.accumulator.failed(batch, error, now, pause_s)
 
     def succeed(self, batch: Batch[str]) -> None:
         self.accumulator.call_ended(1)
@@ -243,6 +243,49 @@ def test_a_batch_behind_one_of_unknown_fate_keeps_its_sequence():
     partition.fail(two, lost())
     (again,) = partition.drain(10.0)
     assert (again, again.identity, again.base_sequence) == (two, Identity(7, 0), 2)
+
+
+def test_a_gap_that_a_late_copy_may_close_proves_nothing():
+    """S25: the outcomes of two batches are unknown, and the older one's time is over. Sent again, the younger one is
+    refused, for the older one is missing: copies of both may come all the same. In a new epoch it would be there twice.
+    """
+    partition, leader = Partition(), Leader()
+    partition.add()
+    (zero,) = partition.drain()
+    leader.append(bytes(zero.data or b""), follows=False)
+    partition.succeed(zero)
+    partition.add()
+    (one,) = partition.drain()
+    partition.add(now=5.0)
+    (two,) = partition.drain(now=5.0)
+    late = [(bytes(each.data or b""), each.follows) for each in (one, two)]
+    for each in (one, two):
+        partition.fail(each, lost(), now=6.0)
+    assert partition.drain(now=10.0) == [two], "the first one has timed out"
+    with pytest.raises(OutOfOrderSequenceNumber) as refused:
+        leader.append(bytes(two.data or b""), follows=two.follows)
+    assert partition.fail(two, refused.value, now=10.0, pause_s=0.5) is None
+    for data, follows in late:
+        leader.append(data, follows=follows)
+    assert partition.drain(now=10.0) == [], "it is not sent again without a pause"
+    assert partition.drain(now=10.5) == [two]
+    assert (two.identity, two.base_sequence) == (Identity(7, 0), 2)
+    leader.append(bytes(two.data or b""), follows=two.follows)
+    assert leader.values == [b"r0", b"r1", b"r2"]
+
+
+def test_a_batch_behind_a_gap_that_stays_ends_as_unknown():
+    """No copy came, and none may come: nobody can know that. What stands behind goes on in the new epoch."""
+    partition, (one, two) = steady(2)
+    two.deadline = 12.0
+    partition.add(now=9.0)
+    partition.fail(one, lost())
+    partition.fail(two, lost())
+    assert partition.drain(now=10.0) == [two]
+    failure = partition.fail(two, OutOfOrderSequenceNumber("a gap"), now=12.0)
+    assert (failure.batch, failure.error.outcome) == (two, "unknown")
+    (three,) = partition.drain(now=12.0)
+    assert (three.identity, three.base_sequence) == (Identity(7, 1), 0)
 
 
 def test_a_batch_too_large_is_split_in_its_place():
