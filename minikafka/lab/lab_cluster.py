@@ -256,7 +256,7 @@ class LabCluster:
         seat, asked = leader.seat, fetch.asked
         try:
             role = seat.as_leader(asked.leader_epoch)
-            role.check_fetcher(fetch.node, fetch.broker_epoch)
+            counts = role.check_fetcher(fetch.node, fetch.broker_epoch)
             diverging = role.diverging(asked.offset, asked.last_fetched_epoch)
             if diverging is not None:
                 return _answer(
@@ -264,7 +264,7 @@ class LabCluster:
                 )
             end = role.log.end_offset
             data = role.log.read(asked.offset, max_bytes=READ_SIZE_MAX)
-            if acknowledge:
+            if acknowledge and counts:
                 effect = role.record_fetch(
                     fetch.node,
                     asked.offset,

@@ -367,6 +367,10 @@ def alter_partition(
                 partition = partition.changed(change, image.epoch)
             answers.append(_state(item, partition))
         except kafka.ProtocolError as error:
+            if isinstance(error, kafka.IneligibleReplica):
+                # The leader takes this refusal as the end of its proposal. A copy of the request may come once the
+                # member is eligible again, and must find another partition epoch.
+                records.append(PartitionChange(topic_id=item.topic_id, partition=item.partition))
             answers.append(m.AlteredPartition.failed(error, topic=item.topic, partition=item.partition))
     return Decision(
         records=tuple(records),

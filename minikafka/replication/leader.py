@@ -349,11 +349,13 @@ class LeaderReplica:
 
     # ---- followers ---------------------------------------------------------------------------------------------------
 
-    def check_fetcher(self, node: NodeId, broker_epoch: int) -> None:
-        """Refuse a fetch from no replica (KAFKA-13837), or from a broker's former incarnation (KIP-903).
+    def check_fetcher(self, node: NodeId, broker_epoch: int) -> bool:
+        """Return True if a fetch counts as its sender's word for what it has stored (``record_fetch``).
 
-        A fetch without a broker epoch is refused, too. KIP-903 lets it pass for brokers of older versions, which do not
-        send one; all brokers here do, and a fetch counts as its sender's word for what it has stored.
+        One from no replica (KAFKA-13837) or from a broker's former incarnation (KIP-903) is refused, and so is one
+        without a broker epoch. KIP-903 lets that pass for brokers of older versions, which do not send one; all brokers
+        here do. The first fetches of an incarnation that this broker does not know yet are served, but do not count:
+        the controller may have taken the broker out of the ISR when it registered.
         """
         if node not in self.remotes:
             raise UnknownLeaderEpoch(f"{self.partition}: broker {node} is not among its replicas {list(self.replicas)}")
@@ -364,6 +366,7 @@ class LeaderReplica:
             raise NotLeaderOrFollower(
                 f"broker {node} fetches with epoch {broker_epoch}, it has registered as {known} since"
             )
+        return known is None or broker_epoch == known
 
     def diverging(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEnd | None:
         """Where the fetcher's log parts from this one, or None when it does not (KIP-101, KIP-279, KIP-595).

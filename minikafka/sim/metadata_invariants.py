@@ -76,9 +76,12 @@ def _acting_role(event: Event) -> tuple[type[LeaderReplica | FollowerReplica], i
 
 
 class FetchOfPresentBroker(OfPartition):
-    """A leader counts no fetch of a broker epoch that its own metadata has superseded (KIP-903)."""
+    """A leader counts the fetches of that registration of a broker which its own metadata has, and of no earlier
+    (KIP-903) or later one.
+    """
 
-    name = "superseded_fetch_counted"
+    earlier = "superseded_fetch_counted"
+    later = "unknown_registration_counted"
     looks_after = frozenset({"follower_fetched"})
 
     def look(self, view: ReplicaView, report: Report) -> None:
@@ -93,11 +96,11 @@ class FetchOfPresentBroker(OfPartition):
             registered = view.brokers[leader.me].image.brokers.get(node)
             if remote is None or registered is None or not registered.eligible:
                 continue
-            if -1 < remote.broker_epoch < registered.broker_epoch:
+            if remote.broker_epoch not in (-1, registered.broker_epoch):
                 report(
-                    self.name,
+                    self.earlier if remote.broker_epoch < registered.broker_epoch else self.later,
                     f"{leader!r} counted a fetch of broker {node} with epoch {remote.broker_epoch}; "
-                    f"broker {node} has registered with epoch {registered.broker_epoch} since",
+                    f"the registration that it knows has epoch {registered.broker_epoch}",
                 )
 
 
@@ -291,7 +294,7 @@ class IsrChanges(OfPartition):
 
     def __init__(self) -> None:
         self._proposed: dict[tuple[str, Epoch], list[_Proposal]] = {}
-        """All proposals of a leader epoch, refused ones too: a second copy of the request may still be applied."""
+        """Proposals of a leader epoch, also overtaken ones: a second copy of the request may still be applied."""
         self._open: dict[tuple[str, Epoch], list[_Proposal]] = {}
 
     def on_event(self, event: Event) -> None:
@@ -305,7 +308,7 @@ class IsrChanges(OfPartition):
             self._proposed.setdefault(key, []).append(proposal)
             self._open.setdefault(key, []).append(proposal)
         elif event.facts["error"] in REFUSED and self._open.get(key):
-            self._open[key].pop()  # one is under way at a time: the latest
+            self._proposed[key].remove(self._open[key].pop())  # one is under way at a time: the latest
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -85,6 +87,32 @@ def test_kip841_fenced_stopping_and_unknown_members_are_ineligible(cluster: Clus
     cluster.heartbeat(3, want_shut_down=True)
     assert BY_CODE[cluster.propose(cluster.proposal(1, 2, 3)).error_code].name == "INELIGIBLE_REPLICA"
     assert cluster.leader() == (1, (1, 2))
+
+
+def fenced(cluster: Cluster) -> None:
+    """Broker 3 is silent for a session."""
+    cluster.lose(3)
+
+
+def stopping(cluster: Cluster) -> None:
+    """Broker 3 begins a controlled shutdown, which it will call off."""
+    cluster.heartbeat(3, want_shut_down=True)
+
+
+@pytest.mark.parametrize("make_ineligible", [fenced, stopping])
+def test_a_copy_of_a_refused_proposal_is_refused_for_good(cluster: Cluster, make_ineligible: Callable[[Cluster], None]):
+    """The leader gives up a proposal that was refused for a member, and counts that member no more. A copy of the
+    request that was held on the way comes when the member, with the same broker epoch, is eligible again.
+    """
+    late = cluster.proposal(1, 2, 3)
+    make_ineligible(cluster)
+    assert BY_CODE[cluster.propose(late).error_code].name == "INELIGIBLE_REPLICA"
+    cluster.heartbeat(3)
+    cluster.heartbeat(3)  # after a shutdown that it has called off, the first one leaves it fenced
+    assert BY_CODE[cluster.propose(late).error_code].name == "INVALID_UPDATE_VERSION"
+    assert cluster.leader() == (1, (1, 2))
+    assert cluster.propose(cluster.proposal(1, 2, 3)).error_code == 0
+    assert cluster.leader() == (1, (1, 2, 3))
 
 
 def test_kip903_a_member_that_restarted_since_is_ineligible(cluster: Cluster):

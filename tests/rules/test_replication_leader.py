@@ -178,6 +178,15 @@ def test_a_former_incarnation_is_refused(epoch: int, refused: bool):
         led.check_fetcher(2, epoch)
 
 
+@pytest.mark.parametrize("epoch, counts", [(20, True), (21, False)])
+def test_a_later_incarnation_than_the_leader_knows_does_not_count(epoch: int, counts: bool):
+    """The controller may have taken the broker out of the ISR when it registered, and this leader may be cut off from
+    the controller: it must not commit with a replica that is in no ISR. Reading is harmless.
+    """
+    assert leader().check_fetcher(2, epoch) == counts
+    assert leader(eligible={1: 10, 3: 30}).check_fetcher(2, epoch)
+
+
 def test_a_fetch_without_a_broker_epoch_is_refused_also_of_a_broker_that_is_fenced():
     """Nothing is known then that its epoch could be older than."""
     led = leader(eligible={1: 10, 3: 30})

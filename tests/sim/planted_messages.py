@@ -16,9 +16,10 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_fetcher import _Asked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum import elections, voting
+from minikafka.quorum.controller import Controller
 from minikafka.quorum.files import QUORUM_STATE_PATH, encode_state
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, ProducerIds
+from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, PartitionChange, ProducerIds
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.plan import Plan
@@ -43,6 +44,17 @@ def from_any_partition_epoch(original: Callable[..., Any]) -> Callable[..., Any]
     return checked
 
 
+def without_a_bare_change(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The controller records what a proposal changes, and nothing for one that it refuses."""
+
+    def decided(*args: Any) -> Any:
+        decision = original(*args)
+        kept = (each for each in decision.records if each != PartitionChange(each.topic_id, each.partition))
+        return replace(decision, records=tuple(kept))
+
+    return decided
+
+
 def withdrawn_when_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:
     """A request without a response is taken for one that was not applied."""
 
@@ -63,9 +75,14 @@ def whoever_asked(self: _Asked, partition: Any) -> bool:
     return bool(self.fetch.offset == partition.log.end_offset)
 
 
-def any_broker_epoch(original: Callable[..., None]) -> Callable[..., None]:
+def any_broker_epoch(original: Callable[..., bool]) -> Callable[..., bool]:
     """A leader looks at the fetcher's id alone."""
-    return lambda self, node, broker_epoch: original(self, node, 2**62)
+    return lambda self, node, broker_epoch: original(self, node, 2**62) or True
+
+
+def not_a_former_one(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A leader refuses a broker's former incarnation, and counts any later one."""
+    return lambda self, node, broker_epoch: original(self, node, broker_epoch) or True
 
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
@@ -180,6 +197,24 @@ MESSAGE_CLUSTERS = (
         story="a leader counts a fetch that a broker has sent before its restart (KIP-903)",
         caught_by=("superseded_fetch_counted", "valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "check_fetcher", any_broker_epoch(LeaderReplica.check_fetcher))],
+        seed=0,
+        within=300,
+    ),
+    Planted(
+        name="unknown_incarnations_count",
+        story="a leader counts the fetches of a broker's next life, which may be in no ISR, before it knows of it",
+        caught_by=("unknown_registration_counted", *LOSS),
+        patches=[(LeaderReplica, "check_fetcher", not_a_former_one(LeaderReplica.check_fetcher))],
+        seed=0,
+        within=100,
+    ),
+    Planted(
+        name="refusal_leaves_the_partition_epoch",
+        story="a leader drops a proposal that was refused for a member, and a late copy of it is accepted",
+        caught_by=("isr_change_without_a_proposal", "maximal_isr_lacks_a_member", *LOSS),
+        patches=[(Controller, "alter_partition", without_a_bare_change(Controller.alter_partition))],
+        make=with_isr_churn,
+        drawn="isr_churn",
         seed=0,
         within=300,
     ),

@@ -131,12 +131,13 @@ def registered(broker_epoch: int, *, fenced: bool = False) -> MetadataImage:
     [
         (registered(7), []),
         (registered(8), ["superseded_fetch_counted"]),
+        (registered(6), ["unknown_registration_counted"]),
         (registered(8, fenced=True), []),  # as in Kafka: who is fenced is in no ISR
         (MetadataImage(), []),
     ],
 )
-def test_a_fetch_of_a_superseded_broker_epoch_is_reported(image: MetadataImage, names: list[str]) -> None:
-    """KIP-903: the leader's own metadata knows a newer registration, and the fetch counted all the same."""
+def test_a_fetch_of_another_broker_epoch_than_the_known_one_is_reported(image: MetadataImage, names: list[str]) -> None:
+    """KIP-903: the leader's own metadata knows another registration, and the fetch counted all the same."""
     role, report = leader(), Told()
     role.record_fetch(2, 2, start_offset=0, broker_epoch=7, leader_end=3, now=1.0)
     told = event("follower_fetched", epoch=1, replica=2, offset=2)
@@ -226,6 +227,15 @@ def test_a_proposal_that_may_still_be_committed_counts() -> None:
     changes.on_event(proposed((1, 2, 3), partition_epoch=3))  # the leader knows partition epoch 4 by now
     changes.look(view(leader(), [ended()]), report)
     assert report.names == []
+
+
+def test_a_refused_proposal_is_none_that_may_be_recorded_later() -> None:
+    """The leader counts its new member no more: a late copy of the request must not be accepted."""
+    refused = event("isr_proposal_refused", epoch=1, error="INELIGIBLE_REPLICA")
+    told = (proposed((1, 2, 3)), refused)
+    assert committed(state_of((1, 2), 4), state_of((1, 2, 3), 5), *told) == ["isr_change_without_a_proposal"]
+    again = (*told, proposed((1, 2, 3), partition_epoch=5))
+    assert committed(state_of((1, 2), 5), state_of((1, 2, 3), 6), *again) == []
 
 
 def committed(before: PartitionImage, after: PartitionImage, *told: Event, fenced: tuple[int, ...] = ()) -> list[str]:

@@ -388,14 +388,14 @@ def _read_as_follower(
     first: bool,  # noqa: FBT001 - named at its only call
     acknowledge: bool,  # noqa: FBT001 - as first
 ) -> _Read:
-    leader.check_fetcher(request.replica_id, request.replica_epoch)
+    counts = leader.check_fetcher(request.replica_id, request.replica_epoch)
     diverging = leader.diverging(item.fetch_offset, item.last_fetched_epoch)
     if diverging is not None:
         replicas.events("fetch_diverged", partition=str(partition.partition), replica=request.replica_id, end=diverging)
         return _diverged(partition, leader, diverging)
     end = leader.log.end_offset
     data = _read_log(replicas, partition, item, end, budget, first=first)
-    if acknowledge:
+    if acknowledge and counts:
         effect = leader.record_fetch(
             request.replica_id,
             item.fetch_offset,
