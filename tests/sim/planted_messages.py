@@ -16,10 +16,9 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_fetcher import _Asked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum import elections, voting
-from minikafka.quorum.controller import Controller
 from minikafka.quorum.files import QUORUM_STATE_PATH, encode_state
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, PartitionChange, ProducerIds
+from minikafka.quorum.records import BROKER_RESOURCE, ConfigRecord, ProducerIds
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.plan import Plan
@@ -42,17 +41,6 @@ def from_any_partition_epoch(original: Callable[..., Any]) -> Callable[..., Any]
         return original(image, sender, item)
 
     return checked
-
-
-def without_a_bare_change(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The controller records what a proposal changes, and nothing for one that it refuses."""
-
-    def decided(*args: Any) -> Any:
-        decision = original(*args)
-        kept = (each for each in decision.records if each != PartitionChange(each.topic_id, each.partition))
-        return replace(decision, records=tuple(kept))
-
-    return decided
 
 
 def withdrawn_when_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,16 +195,6 @@ MESSAGE_CLUSTERS = (
         patches=[(LeaderReplica, "check_fetcher", not_a_former_one(LeaderReplica.check_fetcher))],
         seed=0,
         within=100,
-    ),
-    Planted(
-        name="refusal_leaves_the_partition_epoch",
-        story="a leader drops a proposal that was refused for a member, and a late copy of it is accepted",
-        caught_by=("isr_change_without_a_proposal", "maximal_isr_lacks_a_member", *LOSS),
-        patches=[(Controller, "alter_partition", without_a_bare_change(Controller.alter_partition))],
-        make=with_isr_churn,
-        drawn="isr_churn",
-        seed=0,
-        within=300,
     ),
     Planted(
         name="vote_forgotten_by_a_restart",

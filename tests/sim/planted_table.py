@@ -81,7 +81,7 @@ CLASSES: Final = {
         "unanswered_proposal_withdrawn",
         "overtaken_proposal_withdrawn",
     ),
-    "late messages": ("answers_to_former_roles", "superseded_fetches_count"),
+    "late messages": ("answers_to_former_roles", "superseded_fetches_count", "unknown_incarnations_count"),
     "votes": ("votes_for_everybody", "vote_not_synced", "vote_forgotten_by_a_restart", "the_longer_log_wins"),
     "power": ("eligible_without_power", "failed_sync_counts", "marked_clean_unsynced", "deletions_not_finished"),
     "consumers": ("new_leaders_believed", "divergence_ignored_by_consumers", "validated_with_the_new_epoch"),

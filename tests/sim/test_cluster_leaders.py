@@ -14,7 +14,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, RequestTimedOut
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.verdicts import Drop, Message, matching
+from minikafka.sim.verdicts import Deliver, Drop, Hold, Message, Reset, matching
 from minikafka.types import METADATA_TOPIC, NodeId, TopicPartition
 from minikafka.wire.codec import decode_request, find_api
 from minikafka.wire.messages import (
@@ -174,6 +174,89 @@ def test_a_follower_that_was_about_to_join_and_fetches_no_more_holds_nothing_up_
         cluster.run_for(0.5)
         assert not sending.done()
         cluster.until(sending.done, 12.0, "the record to be committed")
+
+
+def test_a_restarted_follower_joins_as_soon_as_its_leader_knows_of_it() -> None:
+    """Its first fetch comes before the news of its registration, and does not count. The partition rests, so that the
+    fetch has nothing to return: it is not held for ``replica.fetch.wait.max.ms``.
+    """
+    with simulated(replica_fetch_wait_max_ms="5000") as cluster:
+        cluster.create_topic("orders", partitions=3, replication_factor=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        leader = cluster.leader_of(name)
+        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        cluster.crash(follower)
+        cluster.until(lambda: follower not in cluster.partition(name).isr, SESSION_S + 1.0, "it to leave the ISR")  # type: ignore[union-attr]
+        late = ("Fetch", "answer", f"n{cluster.controller()}", f"n{leader}")
+        cluster.sim.network.rule(
+            lambda message: (
+                Deliver(0.5) if (message.api, message.kind, message.source, message.target) == late else None
+            )
+        )
+        replicas = cluster.brokers[leader].replicas
+        before = replicas.registered_epoch(follower)
+        cluster.boot(follower)
+        cluster.until(lambda: replicas.registered_epoch(follower) != before, 10.0, "news of its registration")
+        cluster.until(lambda: follower in cluster.partition(name).isr, 1.5, "it to be in the ISR")  # type: ignore[union-attr]
+
+
+def test_a_late_copy_of_a_refused_proposal_puts_nobody_into_the_isr() -> None:
+    """KIP-841: a leader that lacks news proposes a follower for the ISR. The request is held on the way; sent again, it
+    is refused, for the follower is fenced by then, and the leader does not count it any more. It is unfenced in the
+    same life before the first request arrives.
+    """
+    with simulated(brokers=5, voters=3, replica_lag_time_max_ms="2000") as cluster:
+        cluster.create_topic("orders", partitions=10, replication_factor=3)
+        cluster.settle()
+        name, leader, follower = next(
+            (each, state.leader, other)
+            for each in cluster.partition_names()
+            if each.topic == "orders" and (state := cluster.partition(each)) is not None
+            for other in state.replicas
+            if other > 3 and state.leader > 3 and other != state.leader
+        )
+        rule, led = cluster.sim.network.rule, f"n{leader}"
+        silent = (f"n{follower}", led)
+        lagging = rule(
+            lambda message: Drop() if (message.source, message.target) == silent and message.api == "Fetch" else None
+        )
+        cluster.until(lambda: follower not in cluster.partition(name).isr, 10.0, "it to leave the ISR")  # type: ignore[union-attr]
+        cluster.run_for(1.0)
+        sent: list[Message] = []
+
+        def first_is_held(message: Message) -> Hold | Reset | None:
+            if (message.source, message.api, message.kind) != (led, "AlterPartition", "request"):
+                return None
+            sent.append(message)
+            return Hold() if len(sent) == 1 else Reset()
+
+        held = rule(first_is_held)
+        lagging()
+        cluster.until(lambda: bool(sent), 5.0, "a proposal")
+        rule(lambda message: Drop() if (message.source, message.target) == silent and message.api == "Fetch" else None)
+        quiet = rule(
+            lambda message: Drop() if message.source == silent[0] and message.api == "BrokerHeartbeat" else None
+        )
+        cluster.run_for(SESSION_S - 1.0)
+        no_news = rule(
+            lambda message: Drop() if message.source == led and is_fetch_of(message, METADATA_TOPIC) else None
+        )
+        cluster.until(lambda: not cluster.image().eligible(follower), 3.0, "it to be fenced")  # type: ignore[union-attr]
+        held()
+        refused = "isr_proposal_refused"
+        cluster.until(lambda: bool(facts_of(cluster, refused, leader)), 1.0, "the second copy to be refused")
+        assert facts_of(cluster, refused, leader)[0]["error"] == "INELIGIBLE_REPLICA"
+        no_news()
+        quiet()
+        cluster.until(lambda: cluster.image().eligible(follower), 5.0, "it to be unfenced")  # type: ignore[union-attr]
+        before = cluster.partition(name)
+        cluster.sim.network.release()
+        cluster.run_for(1.0)
+        assert cluster.partition(name) == before
+        cluster.sim.network.rules.clear()
+        cluster.settle(60.0)
+        assert follower in cluster.partition(name).isr  # type: ignore[union-attr]
 
 
 def test_a_batch_does_not_overtake_one_that_takes_long_to_check() -> None:

@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 # A parked fetch holds a connection; nobody gains by waiting longer than this in one request.
 MAX_WAIT_MS_MAX = 300_000
 
+# Of a broker that this one takes for fenced, or does not know in its present life: it may join the ISR with its next
+# fetch, once the news of its registration is here.
+NEWCOMER_WAIT_MS_MAX = 50
+
 
 class _Read:
     """What one partition has to say."""
@@ -111,13 +115,15 @@ def handle_fetch(
     if request.max_bytes < 0 or _any_is_negative(request.partitions):
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
-    deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
+    wait_ms = min(request.max_wait_ms, MAX_WAIT_MS_MAX)
+    if request.replica_id >= 0 and replicas.broker_epoch_of(request.replica_id) != request.replica_epoch:
+        wait_ms = min(wait_ms, NEWCOMER_WAIT_MS_MAX)
     as_regions = sends_files and request.replica_id < 0
     fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions)
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asks_anything():
         return fetch.response_when_cached()
-    return _park(fetch, deadline)
+    return _park(fetch, now + wait_ms / 1000)
 
 
 def _park(fetch: _Fetch, deadline: float) -> Waiter:
