@@ -488,7 +488,9 @@ class BrokerConfig(SecuritySettings):
         "Accept passwords and tokens over HTTP without TLS at listeners beyond loopback.",
     )
     testing_endpoints_enable: bool = setting(
-        "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
+        "mk.testing.endpoints.enable",
+        False,
+        "Serve what is for tests only: /v1/faults, /v1/wait, /v1/events, /v1/machine, and actions on brokers.",
     )
     history_minutes: int = setting(
         "mk.history.minutes",
