@@ -318,6 +318,8 @@ WHOM: Final[Mapping[str, str]] = {
     f"{LEADER}:T-P": "who leads partition P of topic T",
     f"{FOLLOWER}:T-P": "the first of its replicas that does not lead",
     f"{ISR}:T-P": "everybody in its ISR",
+    f"{MATE}:T-P": "the first in its ISR that does not lead",
+    f"{ELR}:T-P": "the first of its eligible leader replicas (KIP-966)",
     "n2": "broker 2; several with commas",
 }
 """The targets of a step, and what each means; T-P stands for a partition."""
