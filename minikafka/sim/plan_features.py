@@ -373,6 +373,9 @@ def elr_power_cut(plan: Plan, random: Random) -> Plan:
     ]
     calm = tuple(each for each in plan.faults if each.kind in CLIENT_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
     sessions = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250", "min.insync.replicas": "2"}
+    # Two voters are silent at once, the others are the quorum. A voter's disk is not wiped.
+    plan = plan.with_(brokers=max(5, plan.brokers), voters=5)
+    calm = tuple(each for each in calm if each.kind != "wipe")
     return plan.with_(faults=calm, settings={**plan.settings, **sessions}).with_faults(faults)
 
 
