@@ -12,6 +12,7 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.client.admin_calls import raise_first
+from minikafka.client.caller import in_parts
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.metadata import Leader
 from minikafka.client.operations import Operations
@@ -19,7 +20,7 @@ from minikafka.client.routing import as_dict, as_names
 from minikafka.client.security_operations import SecurityOperations
 from minikafka.client.structs import NewTopic
 from minikafka.client.transaction_operations import TransactionOperations
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.outcomes import error_in
 
@@ -83,16 +84,24 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         """Delete topics; errors as :meth:`create_topics`. ``wait``: until every live broker has forgotten them."""
         deadline = self._deadline(timeout_ms)
         topics = as_names(topics, "delete_topics")
-        request = m.DeleteTopicsRequest(topics=topics, timeout_ms=self._timeout_ms(timeout_ms))
+        # A request without a response is sent again, and the first one may still arrive when the topic was created
+        # again: it must not delete that one.
+        ids = {each.name: each.topic_id for each in await self._witnessed(topics) if each.topic_id is not None}
+        request = m.DeleteTopicsRequest(topics=topics, timeout_ms=self._timeout_ms(timeout_ms), topic_ids=ids)
+
+        def is_gone(topic: m.MetadataTopic) -> bool:
+            if topic.topic_id is not None and topic.name in ids:
+                return topic.topic_id != ids[topic.name]
+            return topic.error_code == kafka.UnknownTopicOrPartition.code
 
         async def happened() -> m.DeleteTopicsResponse | None:
             found = await self._witnessed(topics)
-            if len(found) < len(topics) or any(each.error_code != kafka.UnknownTopicOrPartition.code for each in found):
+            if len(found) < len(topics) or not all(map(is_gone, found)):
                 return None
             return m.DeleteTopicsResponse(topics=tuple(m.DeletedTopic(name=topic) for topic in topics))
 
         response: m.DeleteTopicsResponse = await self._change(
-            request, deadline, happened=happened, repeated=kafka.UnknownTopicOrPartition
+            request, deadline, happened=happened, repeated=(kafka.UnknownTopicOrPartition, kafka.UnknownTopicId)
         )
         raise_first(response.topics)
         if wait:
@@ -123,18 +132,28 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         self, records_to_delete: Mapping[TopicPartition, Offset], timeout_ms: int | None = None
     ) -> dict[TopicPartition, Offset]:
         """Delete the records below each offset (-1: below the high watermark); the new log start offsets."""
+        # A request without a response is sent again, and the first one may still arrive when the second one was
+        # answered and more records were acknowledged. So each says where the records end that it deletes, and of which
+        # topic they are.
         deadline = self._deadline(timeout_ms)
+        view = self._metadata().view
 
         def make(group: list[tuple[TopicPartition, Offset, Leader]]) -> m.DeleteRecordsRequest:
             return m.DeleteRecordsRequest(
                 timeout_ms=self._timeout_ms(timeout_ms),
                 partitions=tuple(
-                    m.DeleteRecordsPartition(topic=each.topic, partition=each.partition, offset=offset)
+                    m.DeleteRecordsPartition(
+                        topic=each.topic, topic_id=view.topic_id(each.topic), partition=each.partition, offset=offset
+                    )
                     for each, offset, _ in group
                 ),
             )
 
         wanted = {TopicPartition(*each): offset for each, offset in records_to_delete.items()}
+        all_of = {partition: m.LATEST for partition, offset in wanted.items() if offset == m.ALL_COMMITTED}
+        if all_of:
+            ends = await self._leaders().list_offsets(all_of, deadline=deadline)
+            wanted |= {partition: end.offset for partition, end in ends.items()}
         answers = await self._leaders().ask(wanted, make, deadline=deadline)
         return {partition: answer.low_watermark for partition, answer in answers.items()}
 
@@ -174,9 +193,40 @@ class AdminClient(Operations, GroupOperations, TransactionOperations, SecurityOp
         """Elect the preferred (or ``unclean``: any live) leader of these, or of all; what went wrong by partition."""
         if election_type not in ("preferred", "unclean"):
             raise kafka.InvalidRequest(f"election_type={election_type!r}: preferred or unclean is needed")
-        chosen = None if partitions is None else m.PartitionName.each(as_dict(partitions))
-        request = m.ElectLeadersRequest(election_type=election_type, partitions=chosen)
-        response: m.ElectLeadersResponse = await self._change(request, self._deadline(timeout_ms))
+        deadline = self._deadline(timeout_ms)
+        chosen = None if partitions is None else as_dict(partitions)
+        if election_type == "unclean":
+            return await self._elect_unclean(chosen, deadline)
+        names = None if chosen is None else m.PartitionName.each(chosen)
+        return await self._elect(m.ElectLeadersRequest(election_type=election_type, partitions=names), deadline)
+
+    async def _elect_unclean(
+        self, partitions: Iterable[TopicPartition] | None, deadline: float
+    ) -> dict[TopicPartition, kafka.ProtocolError | None]:
+        """Name the leader epochs: a copy of the request that arrives late must not elect a replica that lacks records
+        while the one that has them is away for a moment.
+        """
+        names = None if partitions is None else tuple(dict.fromkeys(each.topic for each in partitions))
+        states = {
+            TopicPartition(topic.topic, each.partition): each
+            for topic in await self._describe(names, deadline)
+            for each in topic.partitions
+        }
+        if partitions is None:
+            partitions = [name for name, state in states.items() if state.leader == NO_NODE]
+        found: dict[TopicPartition, kafka.ProtocolError | None] = {}
+        for part in in_parts(partitions):
+            epochs = tuple(states[name].leader_epoch if name in states else NO_EPOCH for name in part)
+            request = m.ElectLeadersRequest(
+                election_type="unclean", partitions=m.PartitionName.each(part), leader_epochs=epochs
+            )
+            found |= await self._elect(request, deadline)
+        return found
+
+    async def _elect(
+        self, request: m.ElectLeadersRequest, deadline: float
+    ) -> dict[TopicPartition, kafka.ProtocolError | None]:
+        response: m.ElectLeadersResponse = await self._change(request, deadline)
         return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.partitions}
 
 

@@ -211,12 +211,12 @@ class AdminCalls(Client):
         deadline: float,
         *,
         happened: Callable[[], Any] | None = None,
-        repeated: type[kafka.ProtocolError] | None = None,
+        repeated: type[kafka.ProtocolError] | tuple[type[kafka.ProtocolError], ...] = (),
     ) -> Any:
         """Send ``request`` to the controller, wherever it moves, until it answers.
 
         ``happened`` looks whether an attempt without an answer took effect after all, and gives the answer then;
-        ``repeated`` is the error by which a repetition shows that an earlier attempt did.
+        ``repeated`` are the errors by which a repetition shows that an earlier attempt did.
         """
         world, metadata, _ = self._started()
         attempts = Attempts(world, metadata.backoff, deadline)
@@ -228,7 +228,7 @@ class AdminCalls(Client):
             try:
                 response = await self._call(address, request, deadline)
                 self._changed_at = max(self._changed_at, getattr(response, "metadata_offset", NO_OFFSET))
-                if earlier.may_have_written and repeated is not None:
+                if earlier.may_have_written and repeated:
                     response = _as_first_attempt(response, repeated)
                 return earlier.answer(response)
             except (
@@ -360,11 +360,13 @@ def _not_yet_seen(topics: Sequence[str], why: str = "") -> kafka.RequestTimedOut
     )
 
 
-def _as_first_attempt(response: Any, repeated: type[kafka.ProtocolError]) -> Any:
+def _as_first_attempt(
+    response: Any, repeated: type[kafka.ProtocolError] | tuple[type[kafka.ProtocolError], ...]
+) -> Any:
     """A repetition's answer, where "it is so already" means that the attempt without an answer did it."""
     member = "topics" if hasattr(response, "topics") else "results"
     answers = tuple(
-        replace(each, error_code=0, error_message="", outcome="") if each.error_code == repeated.code else each
+        replace(each, error_code=0, error_message="", outcome="") if isinstance(error_in(each), repeated) else each
         for each in getattr(response, member)
     )
     return replace(response, **{member: answers})

@@ -33,7 +33,7 @@ from minikafka.quorum.records import (
     PartitionChange,
     ProducerIds,
 )
-from minikafka.types import NO_NODE, TopicPartition
+from minikafka.types import NO_NODE, Epoch, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
 from minikafka.wire.acls import CreateAclsResponse, DeleteAclsResponse
@@ -167,22 +167,28 @@ class Controller:
     def elect_leaders(self, image: MetadataImage, request: m.ElectLeadersRequest) -> Decision[m.ElectLeadersResponse]:
         """Elections by an administrator. Raises InvalidRequest for an unknown type of election.
 
-        Asked for all partitions, those that need no election are left out of the answer.
+        Asked for all partitions, those that need no election are left out of the answer. With leader epochs a copy of
+        the request that arrives late elects nobody: the first one has moved them on.
         """
         if request.election_type not in {"preferred", "unclean"}:
             raise kafka.InvalidRequest(f"election_type={request.election_type!r}: say preferred or unclean")
+        if request.leader_epochs and len(request.leader_epochs) != len(request.partitions or ()):
+            raise kafka.InvalidRequest(
+                "leader_epochs: one is needed for each of the partitions", member="leader_epochs"
+            )
         election = Election(request.election_type)
+        named = [TopicPartition(each.topic, each.partition) for each in request.partitions or ()]
+        epochs = dict(zip(named, request.leader_epochs, strict=False))
+        asked = list(dict.fromkeys(named))
         if request.partitions is None:
             asked = [TopicPartition(topic.name, each.partition) for topic, each in image.sorted_partitions()]
-        else:
-            asked = list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in request.partitions))
         policy = self.policy.under(image)
         records: list[MetadataRecord] = []
         answers: list[m.ElectedLeader] = []
         for tp in asked:
             refusal: kafka.ProtocolError | None = None
             try:
-                records.append(_elected(policy, image, tp, election))
+                records.append(_elected(policy, image, tp, election, epochs.get(tp)))
             except kafka.ProtocolError as error:
                 refusal = error
             if request.partitions is not None or not isinstance(refusal, kafka.ElectionNotNeeded):
@@ -204,10 +210,14 @@ def _preferred(
     return change_of(policy, image, topic, partition, election=Election.PREFERRED)
 
 
-def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, election: Election) -> PartitionChange:
+def _elected(
+    policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, election: Election, epoch: Epoch | None
+) -> PartitionChange:
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
     if topic is None or partition is None:
         raise kafka.UnknownTopicOrPartition(f"there is no partition {tp}")
+    if epoch not in (None, partition.leader_epoch):
+        raise kafka.ElectionNotNeeded(f"{tp} has leader epoch {partition.leader_epoch}, not {epoch} any more")
     if election is Election.PREFERRED:
         if partition.leader == partition.replicas[0]:
             raise kafka.ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")

@@ -146,7 +146,7 @@ class _Truncated(Place, notes=True):
     _Truncated.answer("Deleted on every live replica."),
     parameters=(TIMEOUT_MS, FORWARD),
     body=_Truncation.body(),
-    problems=(*LEADER_PROBLEMS, OffsetOutOfRange, RequestTimedOut),
+    problems=(*LEADER_PROBLEMS, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut),
     tag="partitions",
 )
 async def post_truncation(visit: Visit) -> Json:
@@ -156,7 +156,14 @@ async def post_truncation(visit: Visit) -> Json:
     """
     name = name_of(visit)
     offset = (await _Truncation.sent(visit)).offset
-    wanted = m.DeleteRecordsPartition(**name._asdict(), offset=offset)
+    if offset == m.ALL_COMMITTED:
+        # Named once: a request that is sent again, or arrives late, must not delete what was acknowledged since.
+        latest = m.ListOffsetsPartition(**name._asdict(), timestamp=m.LATEST)
+        listed, _ = await from_leader(visit, name, m.ListOffsetsRequest(partitions=(latest,)))
+        offset = listed.offset
+    known = visit.host.image.topics.get(name.topic)
+    topic_id = None if known is None else known.topic_id
+    wanted = m.DeleteRecordsPartition(**name._asdict(), topic_id=topic_id, offset=offset)
     request = m.DeleteRecordsRequest(timeout_ms=visit[TIMEOUT_MS], partitions=(wanted,))
     # Asked twice, it does the same: what is deleted stays deleted.
     found, leader = await from_leader(visit, name, request, wait_s=visit[TIMEOUT_MS] / 1000)

@@ -213,9 +213,13 @@ def _replica_of(
 async def post_election(visit: Visit) -> Json:
     """Elect a leader: the preferred replica, or, where nobody may lead without loss, any that is alive (unclean)."""
     name = name_of(visit)
-    partition_of(visit.host, name)
+    before = partition_of(visit.host, name)
     election = (await _Election.sent(visit)).type
-    request = m.ElectLeadersRequest(election_type=election, partitions=m.PartitionName.each([name]))
+    # A copy of the request that arrives late must elect nobody.
+    epochs = (before.leader_epoch,) if election == "unclean" else ()
+    request = m.ElectLeadersRequest(
+        election_type=election, partitions=m.PartitionName.each([name]), leader_epochs=epochs
+    )
     await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
     image = partition_of(visit.host, name)
     leader = leader_out(visit.host, image, visit.context.listener)

@@ -275,11 +275,17 @@ class OffsetForLeaderEpochResponse(Failed):
     partitions: tuple[EpochAnswer, ...] = ()
 
 
+ALL_COMMITTED: Offset = -1
+"""DeleteRecords up to the high watermark."""
+
+
 class DeleteRecordsPartition(Message):
     topic: str
+    topic_id: TopicId | None = None
+    """If set, only the topic with this id is meant, not one that was created again."""
     partition: int
     offset: Offset
-    """Records below it go; -1: up to the high watermark."""
+    """Records below it go. A copy of a request with ALL_COMMITTED that arrives late deletes more."""
 
 
 class DeleteRecordsRequest(Request):
@@ -440,6 +446,8 @@ class ElectLeadersRequest(Request):
     """``preferred`` or ``unclean``."""
     partitions: tuple[PartitionName, ...] | None = None
     """None: all partitions."""
+    leader_epochs: tuple[Epoch, ...] = ()
+    """Of ``partitions``, in their order. A partition that has another leader epoch needs no election."""
 
 
 class ElectedLeader(Failed):

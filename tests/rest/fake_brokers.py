@@ -456,6 +456,14 @@ class FakeBroker:
             listed.append(m.ListedOffset(topic=name.topic, partition=name.partition, offset=offset))
         return m.ListOffsetsResponse(partitions=tuple(listed))
 
+    async def on_DeleteRecords(self, request: m.DeleteRecordsRequest) -> m.DeleteRecordsResponse:
+        (item,) = request.partitions
+        name = TopicPartition(item.topic, item.partition)
+        self._checked(name)
+        self.cluster.log_starts[name] = item.offset
+        deleted = m.DeletedRecords(topic=name.topic, partition=name.partition, low_watermark=item.offset)
+        return m.DeleteRecordsResponse(partitions=(deleted,))
+
 
 def _failed(answer: Any, error: ProtocolError) -> Any:
     return structs.replace(answer, error_code=error.code, error_message=error.message, outcome=error.outcome)

@@ -204,6 +204,25 @@ async def test_a_change_that_a_controller_may_have_recorded_before_it_stepped_do
     assert len(asked) > 1
 
 
+async def test_what_destroys_records_names_what_it_means(curl):
+    """A copy of the request that arrives late must not destroy what was acknowledged since: not later records, not a
+    topic that was created again, nor those of a leader that is away.
+    """
+    broker = curl.cluster.brokers[1]
+    curl.cluster.ends[ORDERS_0] = 7
+    deleted = await curl.post("/v1/topics/orders/partitions/0/truncate-before", {"offset": -1}, at=2)
+    assert deleted.json["low_watermark"] == 7
+    wanted = m.DeleteRecordsPartition(topic="orders", topic_id=FORMER_ID, partition=0, offset=7)
+    assert broker.asked[-1] == m.DeleteRecordsRequest(partitions=(wanted,))
+    for kind, epochs in (("unclean", (4,)), ("preferred", ())):
+        await curl.post("/v1/topics/orders/partitions/0/elections", {"type": kind})
+        elections = [each for each in broker.asked if isinstance(each, m.ElectLeadersRequest)]
+        assert (elections[-1].election_type, elections[-1].leader_epochs) == (kind, epochs)
+    await curl("DELETE", "/v1/topics/orders")
+    (deletion,) = [each for each in broker.asked if isinstance(each, m.DeleteTopicsRequest)]
+    assert deletion.topic_ids == {"orders": FORMER_ID}
+
+
 COMMIT_0 = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from minikafka.errors import InvalidReplicationFactor
+from minikafka.errors import ElectionNotNeeded, InvalidReplicationFactor, InvalidRequest
 from minikafka.quorum.assignment import place
 from minikafka.quorum.controller import Controller
 from minikafka.rest.sentences import why_nobody_leads
@@ -520,6 +520,33 @@ def test_elections_by_hand_preferred():
     assert elect(cluster, "preferred", 0, 1, 2, 7, 0) == {0: 0, 1: 84, 2: 80, 7: 3}
     assert cluster.leader() == (1, (1, 2))
     assert elect(cluster, "preferred") == {2: 80}
+
+
+def test_elections_by_hand_that_name_an_epoch_happen_once():
+    """A copy of the request may arrive when the elected leader is away, and only a replica that lacks records lives."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2))
+    cluster.set_isr(1)
+    cluster.lose(1)
+    names, epochs = (PartitionName(topic="t", partition=0),), (cluster.state().leader_epoch,)
+    request = ElectLeadersRequest(election_type="unclean", partitions=names, leader_epochs=epochs)
+    elected = cluster.commit(cluster.controller.elect_leaders(cluster.image, request)).partitions[0]
+    assert (elected.error_code, cluster.leader()) == (0, (2, (2,)))
+    cluster.start(1)
+    cluster.lose(2)
+    assert cluster.leader()[0] == -1
+    late = cluster.commit(cluster.controller.elect_leaders(cluster.image, request)).partitions[0]
+    assert (late.error_code, cluster.leader()[0]) == (ElectionNotNeeded.code, -1)
+
+
+def test_an_election_by_hand_names_one_epoch_for_each_partition():
+    """Otherwise it would not be known of which partition an epoch is."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2))
+    for names in ((PartitionName(topic="t", partition=0),) * 2, None):
+        request = ElectLeadersRequest(partitions=names, leader_epochs=(1,))
+        with pytest.raises(InvalidRequest, match="leader_epochs"):
+            cluster.controller.elect_leaders(cluster.image, request)
 
 
 def test_elections_by_hand_unclean():

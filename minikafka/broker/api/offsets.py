@@ -242,6 +242,8 @@ def _begin_deletion(
                 f"{name}: a coordinator needs the records of its log, they are not deleted on request"
             )
         partition = replicas.get(name)
+        if item.topic_id is not None and item.topic_id != partition.topic_id:
+            raise kafka.UnknownTopicId(f"{name} has the topic id {partition.topic_id} here, not {item.topic_id}")
         leader = partition.as_leader()
         if not session_alive():
             raise session_expired(name)
@@ -250,7 +252,7 @@ def _begin_deletion(
                 f"{name}: cleanup.policy=compact keeps the last record of each key; write a record without a value to "
                 "delete a key, or set cleanup.policy=compact,delete"
             )
-        offset = leader.high_watermark if item.offset == -1 else item.offset
+        offset = leader.high_watermark if item.offset == m.ALL_COMMITTED else item.offset
         if not 0 <= offset <= leader.high_watermark:
             raise kafka.OffsetOutOfRange(
                 f"{name}: offset {offset} is not within 0 and the high watermark {leader.high_watermark}",
