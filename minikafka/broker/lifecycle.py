@@ -220,6 +220,7 @@ class Lifecycle:
             current_metadata_offset=NO_OFFSET if self._wants_to_leave else self._applied_offset(),
             log_dirs=self.log_dirs,
             ignores_case=self.ignores_case,
+            min_insync_replicas=self.config.min_insync_replicas,
         )
         response = await self._ask(request, self._session_timeout_s / 3)
         if not isinstance(response, m.BrokerRegistrationResponse):

@@ -157,6 +157,7 @@ class QuorumControl:
             port=node,
             previous_broker_epoch=known.broker_epoch if known is not None and clean else -1,
             log_dirs=(f"disk-{node}-{disk}",),
+            min_insync_replicas=self._controller.policy.topic_defaults.min_insync_replicas,
         )
         decision = self._controller.register(self._image, request, may_live=False)
         return self._commit(decision, request).broker_epoch

@@ -332,6 +332,7 @@ def register(
         listeners=",".join(map(str, others)) or None,
         log_dirs=request.log_dirs or None,
         ignores_case=request.ignores_case or None,
+        min_insync_replicas=request.min_insync_replicas if request.min_insync_replicas > 1 else None,
     )
     if present is None:
         registration = replace(registration, fenced=not caught_up)

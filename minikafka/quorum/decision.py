@@ -147,10 +147,21 @@ class ClusterPolicy:
         )
 
     def under(self, image: MetadataImage) -> ClusterPolicy:
-        """The policy with what was set at run time laid over it."""
+        """The policy with what was set at run time laid over it.
+
+        Each leader has its own default of min.insync.replicas, which may differ while brokers are restarted one after
+        the other with another one. The smallest counts: below it every leader has stopped committing, and only then
+        may a replica that leaves the ISR stay eligible to lead (KIP-966). Otherwise: 1. controller 1 has a minimum of
+        2 already, leader 4 still of 1; 2. 2 leaves the ISR {4,2}, and 1 takes it for eligible; 3. 4 commits alone; 4. 4
+        is restarted, 2 is elected, and what was acknowledged is gone.
+        """
+        base = self.topic_defaults
+        minimum = min((each.min_insync_replicas for each in image.brokers.values()), default=base.min_insync_replicas)
+        if minimum != base.min_insync_replicas:
+            base = replace(base, min_insync_replicas=minimum)
         if not image.broker_configs:
-            return self
-        defaults = topic_defaults(image, self.node_id, self.topic_defaults)
+            return self if base is self.topic_defaults else replace(self, topic_defaults=base)
+        defaults = topic_defaults(image, self.node_id, base)
         if self.started_with is None:
             return replace(self, topic_defaults=defaults)
         config, _ = effective(image, self.node_id, self.started_with)

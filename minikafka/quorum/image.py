@@ -71,6 +71,8 @@ class BrokerImage:
     """``directory.id`` of its data directory: another one is another disk. Empty: it did not tell."""
     ignores_case: bool = False
     """The file system of its data directory does not distinguish case."""
+    min_insync_replicas: int = 1
+    """What topics that say nothing get where it leads, unless the metadata says something."""
 
     @property
     def address(self) -> Address:
@@ -451,6 +453,7 @@ class _Builder:
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=record.log_dirs or (),
             ignores_case=bool(record.ignores_case),
+            min_insync_replicas=record.min_insync_replicas or 1,
         )
 
     def _change_registration(self, record: BrokerRegistrationChange) -> None:
@@ -635,6 +638,7 @@ def _registration(broker: BrokerImage) -> RegisterBroker:
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=broker.log_dirs or None,
         ignores_case=broker.ignores_case or None,
+        min_insync_replicas=broker.min_insync_replicas if broker.min_insync_replicas > 1 else None,
     )
 
 

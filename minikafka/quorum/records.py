@@ -62,6 +62,8 @@ class RegisterBroker:
     """``directory.id`` of its data directory; None: it did not tell (as builds before this field wrote it)."""
     ignores_case: bool | None = None
     """True: the file system of its data directory does not distinguish case. Else None, which older builds read."""
+    min_insync_replicas: int | None = None
+    """Its own default of topics' min.insync.replicas; None: 1, or it did not tell (as builds before this field)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

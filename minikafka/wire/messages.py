@@ -557,6 +557,8 @@ class BrokerRegistrationRequest(Request):
     """``directory.id`` of its data directory; empty: it does not tell."""
     ignores_case: bool = False
     """The file system of its data directory does not distinguish case (our own addition)."""
+    min_insync_replicas: int = 1
+    """Its own default of topics' min.insync.replicas (our own addition): see ``ClusterPolicy.under``."""
 
 
 class BrokerRegistrationResponse(Failed):

@@ -61,6 +61,8 @@ class Cluster:
         """What brokers tell of their data directory from now on; the others tell nothing."""
         self.ignoring_case: set[int] = set()
         """Brokers that register from now on with a data directory whose file system ignores case."""
+        self.minimums: dict[int, int] = {}
+        """Defaults of min.insync.replicas that brokers register with from now on; the others have the controller's."""
         for node in range(1, brokers + 1):
             self.start(node)
 
@@ -94,6 +96,7 @@ class Cluster:
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
             log_dirs=self.disks.get(node, ()),
             ignores_case=node in self.ignoring_case,
+            min_insync_replicas=self.minimums.get(node, self.controller.policy.topic_defaults.min_insync_replicas),
         )
         decision = self.controller.register(self.image, request, may_live=may_live, caught_up=caught_up)
         response = self.commit(decision, request)

@@ -9,10 +9,11 @@ import pytest
 from minikafka.errors import ElectionNotNeeded, InvalidReplicationFactor, InvalidRequest
 from minikafka.quorum.assignment import place
 from minikafka.quorum.controller import Controller
+from minikafka.quorum.image import MetadataImage
 from minikafka.rest.sentences import why_nobody_leads
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import ElectLeadersRequest, PartitionName
-from tests.rules.controller_kit import T0, Cluster
+from tests.rules.controller_kit import CLUSTER_ID, T0, Cluster
 
 # ---- S18 -------------------------------------------------------------------------------------------------------------
 
@@ -173,6 +174,28 @@ def test_s20_a_replica_that_comes_back_later_is_elected_uncleanly():
     cluster.start(2)
     assert cluster.leader() == (2, (2,))
     assert not cluster.state().recovered
+
+
+def test_a_replica_stays_eligible_only_below_the_smallest_minimum_that_a_leader_may_have():
+    """min.insync.replicas rises in the brokers' files: broker 3 still has 1, and would commit alone as a leader. Once it
+    has registered with the new minimum, each leader stops in time. A topic's own setting is known to all.
+    """
+    cluster = Cluster(min_isr=2)
+    cluster.minimums[3] = 1
+    cluster.start(3)
+    cluster.create("t", (1, 2, 3))
+    cluster.create("u", (1, 2, 3), configs={"min.insync.replicas": "2"})
+    for tp in (T0, TopicPartition("u", 0)):
+        cluster.set_isr(1, tp=tp)
+    assert (cluster.state().elr, cluster.state(TopicPartition("u", 0)).elr) == ((), (2, 3))
+    cluster.set_isr(1, 2)
+    payloads = cluster.image.records()
+    restored = MetadataImage(cluster_id=CLUSTER_ID).replay_all(payloads, cluster.image.offset, 1)
+    assert {node: each.min_insync_replicas for node, each in restored.brokers.items()} == {1: 2, 2: 2, 3: 1}
+    del cluster.minimums[3]
+    cluster.start(3)
+    cluster.set_isr(1)
+    assert cluster.state().elr == (2,)
 
 
 def test_without_elr_the_isr_keeps_its_last_member():

@@ -31,6 +31,7 @@ ONE_OF_EACH: list[MetadataRecord] = [
     RegisterBroker(broker_id=1, incarnation_id="i", host="h", port=9092, rack="r", broker_epoch=7, fenced=False),
     RegisterBroker(broker_id=0, incarnation_id="i", host="h", port=1, log_dirs=("ouQDE1x2TxmS_V6fmuYyIw",)),
     RegisterBroker(broker_id=2, incarnation_id="i", host="h", port=1, ignores_case=True),
+    RegisterBroker(broker_id=3, incarnation_id="i", host="h", port=1, min_insync_replicas=2),
     BrokerRegistrationChange(broker_id=1, broker_epoch=7, fenced=True),
     BrokerRegistrationChange(broker_id=1, broker_epoch=7, in_controlled_shutdown=True),
     TopicRecord(name="orders", topic_id="7Xv2"),

@@ -140,6 +140,7 @@ class ControllerWorld:
             port=9090 + node,
             current_metadata_offset=offset,
             previous_broker_epoch=previous,
+            min_insync_replicas=self.driver.config.min_insync_replicas,
         )
         response = await self.driver.handle(request)
         return cast("int", response.broker_epoch)
