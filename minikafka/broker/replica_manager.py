@@ -177,7 +177,9 @@ class ReplicaManager:
                 and any(me in nodes for nodes in (partition.isr, partition.elr, partition.last_known_elr))
                 and not image.brokers[me].came_back_empty(partition)
             ):
-                found.append(MissingReplica(topic_id=topic_id, partition=number))
+                found.append(
+                    MissingReplica(topic_id=topic_id, partition=number, partition_epoch=partition.partition_epoch)
+                )
         return tuple(found)
 
     def knows(self, name: TopicPartition) -> bool:

@@ -467,6 +467,10 @@ def heartbeat(
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
             return _answer(caught_up=caught_up, fenced=True, stop=request.want_shut_down)
+        if not all(_is_present(image, each) for each in request.missing_replicas):
+            # Newer states must be known to the broker first. Or this is a late copy, and the broker has been unfenced
+            # since, holds the replica again, and may be the only one: it would be taken for lost.
+            return _answer(caught_up=False, fenced=True)
         missing = frozenset((each.topic_id, each.partition) for each in request.missing_replicas)
         return _unfence(policy, image, broker, missing)
     if request.want_fence:
@@ -483,6 +487,13 @@ def heartbeat(
         return _answer(caught_up=caught_up, fenced=False)
     records = fence(policy, image, broker)
     return _answer(records, why, caught_up=caught_up, fenced=True, stop=request.want_shut_down)
+
+
+def _is_present(image: MetadataImage, missing: m.MissingReplica) -> bool:
+    """Return True if the partition is in the state in which the broker missed its replica, or if it did not say."""
+    topic = image.topic_by_id(missing.topic_id)
+    known = topic.partitions[missing.partition : missing.partition + 1] if topic is not None else ()
+    return missing.partition_epoch == -1 or any(each.partition_epoch == missing.partition_epoch for each in known)
 
 
 def _unfence(

@@ -570,6 +570,8 @@ class BrokerRegistrationResponse(Failed):
 class MissingReplica(Message):
     topic_id: TopicId
     partition: int
+    partition_epoch: int = -1
+    """Of the state in which the broker missed it; -1: it does not say."""
 
 
 class BrokerHeartbeatRequest(Request):

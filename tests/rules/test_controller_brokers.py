@@ -625,6 +625,43 @@ def test_a_broker_is_fenced_after_its_leaders_have_moved():
     assert [type(record).__name__ for record in decision.records] == ["PartitionChange", "BrokerRegistrationChange"]
 
 
+def test_a_late_copy_of_a_heartbeat_does_not_report_a_log_as_lost_that_is_there_again():
+    """1. A broker returns without the log of a partition, and is let in. 2. It copies the records, and is in sync. 3. It
+    is fenced, for it is cut off. 4. A second copy of its first heartbeat arrives: it holds the log, and may lead again.
+    """
+    cluster = Cluster(2, min_isr=2)
+    cluster.create("t", (2, 1))
+    cluster.stop(1)
+    cluster.register(1, clean=True)
+    beat = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=cluster.image.brokers[1].broker_epoch,
+        current_metadata_offset=cluster.image.offset,
+        missing_replicas=(
+            MissingReplica(
+                topic_id=cluster.image.topics["t"].topic_id,
+                partition=0,
+                partition_epoch=cluster.state().partition_epoch,
+            ),
+        ),
+    )
+
+    def is_fenced() -> bool:
+        decision = cluster.controller.heartbeat(cluster.image, beat, lowest_other_offset=None, shutdown_offset=0)
+        return cluster.commit(decision, beat).is_fenced
+
+    assert cluster.state().elr == (1,)
+    assert not is_fenced()
+    assert cluster.state().elr == ()
+    cluster.set_isr(1, 2)
+    cluster.lose(2, 1)
+    assert cluster.state().elr == (2, 1)
+    assert is_fenced(), "the copy lets nobody in"
+    assert cluster.state().elr == (2, 1)
+    cluster.heartbeat(1)
+    assert cluster.leader() == (1, (1,))
+
+
 def test_a_broker_is_unfenced_after_its_lost_logs_have_been_recorded():
     """If the records do not fit one batch and only some are recorded, no partition rests on a log that is lost."""
     cluster = Cluster(3, elr=False)
