@@ -104,7 +104,7 @@ class GroupOperations(AdminCalls):
         try:
             response = await self._ask_group(group_id, request)
         except kafka.UnknownMemberId as error:
-            raise kafka.NonEmptyGroup(f"{error.message}: stop its members first") from error
+            raise kafka.NonEmptyGroup(f"{error.message}: stop its members first", outcome=error.outcome) from error
         _raise_refused(group_id, "committed", response.partitions)
 
     async def delete_consumer_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:

@@ -273,6 +273,10 @@ class Coordinator:
             except (kafka.NetworkException, kafka.CoordinatorNotAvailable) as failed:
                 error = failed
                 earlier.note(failed)
+            except kafka.ProtocolError as refusal:
+                # Of this attempt, before it was sent: the client may not look up the coordinator, or log in, any more.
+                refusal.outcome = earlier.outcome(refusal)
+                raise
             if not isinstance(error, kafka.CoordinatorLoadInProgress):
                 self._address = None
             self._look_for_a_controller()
@@ -333,7 +337,8 @@ class Coordinator:
         """
         while True:
             await asyncio.sleep(LOOK_AFTER_MS / 1000)
-            with contextlib.suppress(kafka.CoordinatorNotAvailable):
+            # That the lookup is refused says nothing of the request.
+            with contextlib.suppress(kafka.ProtocolError):
                 found = await self._find(deadline)
                 if found != address:
                     return found

@@ -116,7 +116,7 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest) -> Reply:
     except kafka.UnknownMemberId as error:
         if request.member_id:
             raise
-        raise kafka.NonEmptyGroup(f"{error.message}: stop its members first") from error
+        raise kafka.NonEmptyGroup(f"{error.message}: stop its members first", outcome=error.outcome) from error
     offsets = {(each.topic, each.partition): each.offset for each in request.partitions}
     outcomes = []
     for each in response.partitions:

@@ -399,6 +399,9 @@ async def from_coordinator(
             error: kafka.ProtocolError = kafka.CoordinatorNotAvailable(message, outcome=unreachable.outcome)
         except kafka.ProtocolError as raised:
             error = raised
+        except Refused as elsewhere:
+            elsewhere.error.outcome = earlier.outcome(elsewhere.error)
+            raise Refused(elsewhere.error, **elsewhere.members) from None
         else:
             part = failed(response)
             if part is None:

@@ -31,12 +31,14 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
     ProducerFenced,
     RequestTimedOut,
+    UnknownMemberId,
 )
 from minikafka.rest import body, fetch, leaders, produce
 from minikafka.rest.host import FETCH_BYTES_MAX, PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.web.gate import ALWAYS
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsResponse,
@@ -255,6 +257,29 @@ async def test_a_fenced_repetition_of_an_end_has_the_outcome_of_all_attempts(cur
     answer = await curl.post("/v1/transactions/t:commit", SENDER, at=2)
     assert answer.problem(status, "PRODUCER_FENCED")["outcome"] == outcome
     assert not curl.cluster.brokers[1].refuse["EndTxn"]
+
+
+async def test_a_commit_whose_coordinator_moves_between_attempts_has_the_outcome_of_all(curl, monkeypatch):
+    """With ``?forward=never`` the client is sent to the new coordinator, and not as if nothing could be committed."""
+    ending = ConcurrentTransactions("this one is being ended", outcome=UNKNOWN)
+    curl.cluster.brokers[1].refuse["EndTxn"] = [ending]
+    nodes = iter((1, 2))
+
+    async def moved(request: g.FindCoordinatorRequest) -> g.FindCoordinatorResponse:
+        found = g.Coordinator(key=request.keys[0], node_id=next(nodes), host="127.0.0.1", port=1)
+        return g.FindCoordinatorResponse(coordinators=(found,))
+
+    monkeypatch.setattr(curl.cluster.brokers[1], "on_FindCoordinator", moved)
+    answer = await curl.post("/v1/transactions/t:commit?forward=never", SENDER, at=1)
+    assert answer.problem(504, "NOT_COORDINATOR")["outcome"] == UNKNOWN
+
+
+async def test_a_commit_by_hand_that_finds_members_has_the_outcome_of_all_attempts(curl):
+    """The group had none when the first attempt arrived, whose response was lost."""
+    lost = NetworkException("no answer", outcome=UNKNOWN)
+    curl.cluster.brokers[1].refuse["OffsetCommit"] = [lost, UnknownMemberId("group g has members")]
+    answer = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
+    assert answer.problem(504, "NON_EMPTY_GROUP")["outcome"] == UNKNOWN
 
 
 async def test_the_end_of_the_last_transaction_is_waited_for(curl):

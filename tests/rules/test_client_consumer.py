@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from minikafka.client import routing
 from minikafka.client.consumer import Consumer
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.routing import Coordinator, Leaders
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed
-from minikafka.errors import GroupAuthorizationFailed, LeaderNotAvailable, NetworkException
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    GroupAuthorizationFailed,
+    LeaderNotAvailable,
+    NetworkException,
+    SaslAuthenticationFailed,
+)
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.group_messages import FetchedOffset, OffsetFetchRequest, OffsetFetchResponse
@@ -142,6 +151,10 @@ class Brokers:
         self.asked: list[int] = []
         """Ports, in the order of the requests to the coordinator."""
         self.refused_at: set[int] = set()
+        self.locked_at: set[int] = set()
+        self.outcome = NOT_WRITTEN
+        self.answers_after = 0
+        """Turns of the loop."""
         self.now_s = 0.0
         self.pauses = self.refreshes = 0
         self.why = None
@@ -169,12 +182,18 @@ class Brokers:
         self.refreshes += 1
 
     async def call(self, _address: Address, _request: object, **_: object) -> g.FindCoordinatorResponse:
+        if not self.found:
+            raise NetworkException("nobody is there")
         return g.FindCoordinatorResponse(coordinators=(self.found.pop(0),))
 
     async def ask(self, address: Address, _request: object, **_: object) -> g.HeartbeatResponse:
         self.asked.append(address.port)
+        for _ in range(self.answers_after):
+            await asyncio.sleep(0)
         if address.port in self.refused_at:
-            raise NetworkException("nobody is there")
+            raise NetworkException("nobody is there", outcome=self.outcome)
+        if address.port in self.locked_at:
+            raise SaslAuthenticationFailed("the token has expired")
         return g.HeartbeatResponse()
 
 
@@ -212,6 +231,36 @@ async def test_a_client_without_permission_asks_no_other_broker():
     with pytest.raises(GroupAuthorizationFailed):
         await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
     assert len(brokers.found) == 1
+
+
+COMMIT = g.OffsetCommitRequest(group_id="g", partitions=())
+
+
+async def test_a_lookup_that_is_refused_leaves_an_attempt_without_a_response_unknown():
+    """The first attempt may have been written: the client's permission was taken away only after that."""
+    brokers = Brokers(at(1), g.Coordinator.with_error(GroupAuthorizationFailed("no"), key="g"))
+    brokers.refused_at, brokers.outcome = {1}, UNKNOWN
+    with pytest.raises(GroupAuthorizationFailed) as raised:
+        await brokers.coordinator.ask(COMMIT, deadline=9.0)
+    assert raised.value.outcome == UNKNOWN
+
+
+async def test_a_login_that_is_refused_leaves_an_attempt_without_a_response_unknown():
+    """As above: the second attempt finds that its credentials have expired."""
+    brokers = Brokers(at(1), at(2))
+    brokers.refused_at, brokers.locked_at, brokers.outcome = {1}, {2}, UNKNOWN
+    with pytest.raises(SaslAuthenticationFailed) as raised:
+        await brokers.coordinator.ask(COMMIT, deadline=9.0)
+    assert raised.value.outcome == UNKNOWN
+
+
+async def test_a_lookup_that_is_refused_does_not_end_the_wait_for_a_response(monkeypatch: pytest.MonkeyPatch):
+    """While a coordinator is slow, the client looks whether there is another one; the request may be written by then."""
+    monkeypatch.setattr(routing, "LOOK_AFTER_MS", 0)
+    brokers = Brokers(at(1), g.Coordinator.with_error(GroupAuthorizationFailed("no"), key="g"))
+    brokers.answers_after = 5
+    await brokers.coordinator.ask(HEARTBEAT, deadline=9.0)
+    assert (brokers.asked, brokers.found) == ([1], [])
 
 
 async def test_a_leader_that_has_answered_is_not_asked_once_more():
