@@ -434,6 +434,8 @@ class Producer(Client):
 
         Raises:
             IllegalGeneration: The group has gone on without this consumer: abort the transaction.
+            TransactionAbortable: A copy of an earlier request for other offsets of a partition may still arrive, since
+                its first attempt got no response. It would be the last word: abort the transaction.
             ProtocolError: The offsets were not committed, or the outcome is unknown: abort the transaction.
         """
         of_group = GroupMetadata(group_id) if isinstance(group_id, str) else group_id
@@ -588,19 +590,30 @@ class Producer(Client):
     async def _admitted(self, topic: str, size: int) -> list[Queue]:
         """The topic's queues, once metadata knows the topic and the buffer has room for ``size`` more bytes."""
         sender = self._running()
-        number = None if self._transactions is None else self._transactions.check_open()
+        number = self._transaction_number()
         deadline = self._now() + self.config.max_block_ms / 1000
         queues = await self._known(topic, 1, deadline)
         await sender.space_for(size, deadline)
-        self._running()
-        if self._transactions is not None and self._transactions.check_open() != number:
-            raise kafka.InvalidRequest("the transaction ended while this record waited to be buffered: it was not sent")
+        self._check_goes_on(number)
         return queues
 
     async def _with_partition(self, topic: str, partition: int) -> list[Queue]:
         if partition < 0:
             raise kafka.InvalidRequest(f"{topic}: partition {partition} is negative")
-        return await self._known(topic, partition + 1, self._now() + self.config.max_block_ms / 1000)
+        number = self._transaction_number()
+        queues = await self._known(topic, partition + 1, self._now() + self.config.max_block_ms / 1000)
+        self._check_goes_on(number)
+        return queues
+
+    def _transaction_number(self) -> int | None:
+        """Return the number of the open transaction; None without transactions. Raises InvalidRequest."""
+        return None if self._transactions is None else self._transactions.check_open()
+
+    def _check_goes_on(self, number: int | None) -> None:
+        """Raise unless the producer runs, and its transaction is the one that was open before it waited."""
+        self._running()
+        if self._transaction_number() != number:
+            raise kafka.InvalidRequest("the transaction ended while this record waited to be buffered: it was not sent")
 
     async def _known(self, topic: str, count: int, deadline: float) -> list[Queue]:
         """The topic's queues once it has at least ``count`` partitions (S27)."""

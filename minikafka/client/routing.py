@@ -242,6 +242,7 @@ class Coordinator:
         error_of: ErrorOf = error_in,
         is_current: Callable[[], bool] = lambda: True,
         again: Callable[[], Any] | None = None,
+        earlier: EarlierAttempts | None = None,
     ) -> Any:
         """The coordinator's answer, whatever error it carries but those that ask to look again.
 
@@ -253,6 +254,7 @@ class Coordinator:
             is_current: False once the request speaks for a membership that has ended: it is not repeated then. A
                 coordinator that took over may give out the same generation again, to the same member.
             again: Makes the request of each further attempt; None: it is the same.
+            earlier: Remembers the attempts, for a caller that needs to know of those whose response was lost.
 
         Raises:
             RequestTimedOut: At ``deadline``.
@@ -261,7 +263,7 @@ class Coordinator:
         An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
         attempts = self._metadata.attempts(deadline)
-        earlier = EarlierAttempts(request)
+        earlier = EarlierAttempts(request) if earlier is None else earlier
         while True:
             try:
                 response = await self._attempt(request, deadline, patience_ms or self._config.request_timeout_ms)

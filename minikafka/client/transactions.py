@@ -7,6 +7,8 @@ transaction, a late batch or a late EndTxn could act on the next one.
 - A commit is requested after every batch of the transaction has been acknowledged. If any failed, the transaction can
   only be aborted: the abort raises the epoch, and so fences whatever is still under way.
 - A commit without a response may have happened: only the same commit may be requested again.
+- A copy of a request for offsets may be appended late, and the offset that is written last counts. So after an attempt
+  without a response, other offsets of the same partitions can only be committed in the next transaction.
 - Another producer with the same transactional id ends this one for good.
 
 States: ``begin`` -> open -> ``commit`` or ``abort`` -> idle. A failure makes an open transaction doomed (abort only); a
@@ -82,6 +84,13 @@ class Transactions:
         self._groups: dict[str, Coordinator] = {}
         self._identity = Identity(-1, -1)
         self._has_offsets = False
+        self._offsets_under_way = 0
+        """Requests for offsets of the open transaction."""
+        self._offsets_settled = asyncio.Event()
+        """Set while none is under way."""
+        self._offsets_settled.set()
+        self._late: dict[tuple[str, TopicPartition], CommitPartition] = {}
+        """By group: offsets of the open transaction of which a copy may still arrive."""
         self._commits: EarlierAttempts | None = None
         """All attempts to commit the open transaction, of all calls; None: there was none."""
         self._why: kafka.ProtocolError | None = None
@@ -134,6 +143,7 @@ class Transactions:
             raise self._refusal("end the transaction before the next one begins")
         self.number += 1
         self._has_offsets = False
+        self._late.clear()
         self._commits = None
         self.state = State.OPEN
 
@@ -153,6 +163,8 @@ class Transactions:
         before, self.state = self.state, State.COMMITTING
         try:
             await self._sender.flushed()
+            # Of a call that was not awaited: its offsets would be in the transaction, or not.
+            await self._offsets_settled.wait()
         except BaseException:
             # The caller gave up before a commit was requested: the transaction may still be aborted.
             if self.state is State.COMMITTING:
@@ -208,6 +220,15 @@ class Transactions:
     async def send_offsets(self, offsets: Mapping[TopicPartition, CommitPartition], group: GroupMetadata) -> None:
         """Commit offsets of a group in the transaction, fenced by the member's generation (KIP-447)."""
         number = self.check_open()
+        for name, value in offsets.items():
+            late = self._late.get((group.group_id, name), value)
+            if late != value:
+                error = kafka.TransactionAbortable(
+                    f"{self._named}: a copy of the request for offset {late.offset} of {name} may arrive after that "
+                    f"for offset {value.offset}, because the first attempt got no response: abort the transaction"
+                )
+                self.doom(error)
+                raise error
         self._has_offsets = True
         coordinator = self._groups.get(group.group_id)
         if coordinator is None:
@@ -224,8 +245,11 @@ class Transactions:
             transaction_version=TRANSACTION_V2,
             partitions=tuple(offsets.values()),
         )
+        earlier = EarlierAttempts(request)
+        self._offsets_under_way += 1
+        self._offsets_settled.clear()
         try:
-            accepted(await self._asked(coordinator, request, _error_of_offsets), _error_of_offsets)
+            accepted(await self._asked(coordinator, request, _error_of_offsets, earlier=earlier), _error_of_offsets)
         except BaseException as failure:
             # Also when the caller was cancelled: nobody knows whether the offsets belong to the transaction.
             why = (
@@ -236,6 +260,12 @@ class Transactions:
             if self.number == number:
                 self.doom(why)
             raise
+        finally:
+            self._offsets_under_way -= 1
+            if not self._offsets_under_way:
+                self._offsets_settled.set()
+        if earlier.may_have_written:
+            self._late |= {(group.group_id, name): value for name, value in offsets.items()}
 
     async def _asked(
         self,
@@ -255,7 +285,7 @@ class Transactions:
         earlier = EarlierAttempts(request) if earlier is None else earlier
         while True:
             try:
-                response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
+                response = await coordinator.ask(request, deadline=deadline, error_of=error_of, earlier=earlier)
             except kafka.ProtocolError as failure:
                 failure.outcome = earlier.outcome(failure)
                 earlier.note(failure)

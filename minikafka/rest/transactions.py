@@ -316,7 +316,8 @@ async def put_transaction_offsets(visit: Visit) -> Json:
         partitions=committing(sent.offsets),
     )
 
-    await _asked(visit, sent.group, request, GROUPS, failed=first_error("partitions"))
+    # Not repeated after a lost response: a late copy could overwrite what the client commits next in the transaction.
+    await _asked(visit, sent.group, request, GROUPS, failed=first_error("partitions"), repeatable=False)
     return _Pending.out_of(sent, transactional_id=name)
 
 
@@ -357,7 +358,15 @@ async def _end(visit: Visit, *, is_commit: bool) -> Json:
     return _Ended.out_of(response, transactional_id=name, committed=is_commit)
 
 
-async def _asked(visit: Visit, name: str, request: Any, kind: Coordinated, *, failed: ErrorOf = whole_error) -> Any:
+async def _asked(
+    visit: Visit,
+    name: str,
+    request: Any,
+    kind: Coordinated,
+    *,
+    failed: ErrorOf = whole_error,
+    repeatable: bool = True,
+) -> Any:
     """The coordinator's answer, once it no longer ends the producer's last transaction."""
     until = visit.host.world.clock.now() + COORDINATOR_WAIT_S
-    return await from_coordinator(visit, name, request, failed=failed, until=until, kind=kind)
+    return await from_coordinator(visit, name, request, failed=failed, repeatable=repeatable, until=until, kind=kind)

@@ -282,6 +282,15 @@ async def test_a_commit_by_hand_that_finds_members_has_the_outcome_of_all_attemp
     assert answer.problem(504, "NON_EMPTY_GROUP")["outcome"] == UNKNOWN
 
 
+async def test_offsets_of_a_transaction_are_not_sent_again_without_a_response(curl):
+    """A copy that arrives late would overwrite what the client commits next in the transaction: it has to abort."""
+    lost = NetworkException("no answer", outcome=UNKNOWN)
+    curl.cluster.brokers[1].refuse["TxnOffsetCommit"] = [lost, ProducerFenced("asked twice")]
+    answer = await curl("PUT", "/v1/transactions/t/offsets", json={**SENDER, **COMMIT_0, "group": "g"}, at=2)
+    assert answer.problem(504, "NETWORK_EXCEPTION")["outcome"] == UNKNOWN
+    assert len(curl.cluster.brokers[1].refuse["TxnOffsetCommit"]) == 1
+
+
 async def test_the_end_of_the_last_transaction_is_waited_for(curl):
     """CONCURRENT_TRANSACTIONS lasts for milliseconds: a person with curl need not see it."""
     busy = [ConcurrentTransactions("the last transaction is being ended") for _ in range(2)]

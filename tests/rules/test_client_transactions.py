@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import GroupMetadata
 from minikafka.client.transactions import State, Transactions, offsets_of
 from minikafka.errors import (
+    NetworkException,
+    OutcomeUnknown,
     ProducerFenced,
     ProtocolError,
     RequestTimedOut,
@@ -20,7 +23,8 @@ from minikafka.errors import (
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import PartitionOutcome
 from minikafka.wire.messages import InitProducerIdResponse
-from minikafka.wire.transaction_messages import EndTxnResponse, TxnOffsetCommitResponse
+from minikafka.wire.outcomes import EarlierAttempts
+from minikafka.wire.transaction_messages import EndTxnRequest, EndTxnResponse, TxnOffsetCommitResponse
 
 
 class Producing:
@@ -29,6 +33,7 @@ class Producing:
     def __init__(self, *answers: object) -> None:
         self.answers = [InitProducerIdResponse(producer_id=7, producer_epoch=0), *answers]
         self.did: list[str] = []
+        self.asked: list[object] = []
         self.on_failure: Any = None
         config = ProducerConfig(bootstrap_servers="127.0.0.1:1", transactional_id="tx")
         world = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0))
@@ -42,9 +47,15 @@ class Producing:
         )
         self.transactions._coordinator = cast("Any", self)
 
-    async def ask(self, _request: object, **_: object) -> object:
-        """As the coordinator."""
+    async def ask(self, request: object, *, earlier: EarlierAttempts | None = None, **_: object) -> object:
+        """As the coordinator. Answers behind an OutcomeUnknown are those to a second attempt."""
+        self.asked.append(request)
+        while isinstance(self.answers[0], OutcomeUnknown) and earlier is not None:
+            earlier.note(NetworkException("no answer", outcome="unknown"))
+            self.answers.pop(0)
         answer = self.answers.pop(0)
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
         if isinstance(answer, ProtocolError):
             raise answer
         return answer
@@ -141,3 +152,66 @@ async def test_offsets_that_one_partition_refuses_doom_the_transaction():
     assert transactions.state is State.DOOMED
     with pytest.raises(TransactionAbortable):
         await transactions.commit()
+
+
+ORDERS, REFUNDS = TopicPartition("orders", 0), TopicPartition("refunds", 0)
+GROUP = GroupMetadata("g")
+
+
+async def sending_offsets(*answers: object) -> Transactions:
+    """A producer with an open transaction; these are the answers of the group's coordinator and of its own."""
+    producing = Producing(*answers)
+    transactions = await producing.begun()
+    transactions._groups["g"] = cast("Any", producing)
+    return transactions
+
+
+async def test_other_offsets_do_not_follow_an_attempt_without_a_response():
+    """A copy of that request that arrives late would be the last word: the group would go back when this commits."""
+    done = TxnOffsetCommitResponse()
+    transactions = await sending_offsets(OutcomeUnknown(), done, done, ended(1), done)
+    await transactions.send_offsets(offsets_of({ORDERS: 5}), GROUP)
+    await transactions.send_offsets(offsets_of({ORDERS: 5, REFUNDS: 2}), GROUP)
+    with pytest.raises(TransactionAbortable, match="offset 5 of orders-0 may arrive after that for offset 9"):
+        await transactions.send_offsets(offsets_of({ORDERS: 9}), GROUP)
+    assert transactions.state is State.DOOMED
+    await transactions.abort()
+    transactions.begin()
+    await transactions.send_offsets(offsets_of({ORDERS: 9}), GROUP)
+    assert transactions.state is State.OPEN
+
+
+async def test_offsets_follow_each_other_when_each_request_had_its_response():
+    """A transaction may commit offsets more than once."""
+    done = TxnOffsetCommitResponse()
+    transactions = await sending_offsets(done, done, ended(1))
+    await transactions.send_offsets(offsets_of({ORDERS: 5}), GROUP)
+    await transactions.send_offsets(offsets_of({ORDERS: 9}), GROUP)
+    await transactions.commit()
+    assert transactions.state is State.IDLE
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_commit_waits_for_offsets_that_are_under_way(is_refused: bool):
+    """Of a call that was not awaited: the records would be committed without them, or with them, by chance."""
+    response: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    transactions = await sending_offsets(response, ended(1))
+    sending = asyncio.ensure_future(transactions.send_offsets(offsets_of({ORDERS: 5}), GROUP))
+    await asyncio.sleep(0)
+    committing = asyncio.ensure_future(transactions.commit())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    asked = cast("Any", transactions._groups["g"]).asked
+    assert not any(isinstance(each, EndTxnRequest) for each in asked)
+    if not is_refused:
+        response.set_result(TxnOffsetCommitResponse())
+        await committing
+        assert transactions.state is State.IDLE
+        return
+    refused = PartitionOutcome.failed(TopicAuthorizationFailed("no"), topic="orders", partition=0)
+    response.set_result(TxnOffsetCommitResponse(partitions=(refused,)))
+    with pytest.raises(TransactionAbortable):
+        await committing
+    with pytest.raises(TopicAuthorizationFailed):
+        await sending
+    assert not any(isinstance(each, EndTxnRequest) for each in asked)

@@ -11,7 +11,7 @@ import pytest
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.client.structs import GroupMetadata, OffsetAndMetadata
+from minikafka.client.structs import GroupMetadata, NewPartitions, OffsetAndMetadata
 from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -30,7 +30,7 @@ from minikafka.errors import (
     UnknownMemberId,
 )
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.verdicts import Deliver, Drop, matching
+from minikafka.sim.verdicts import Deliver, Drop, Hold, matching
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import TopicPartition
 from minikafka.wire.transaction_messages import EndTxnResponse
@@ -486,6 +486,46 @@ def test_offsets_are_committed_without_records(cluster: SimCluster):
             return await reader.committed(FIRST)
 
     assert own.run(work()) == 1
+
+
+def test_record_that_waits_for_its_partition_until_the_transaction_has_ended_is_not_sent(cluster: SimCluster):
+    """It would be in no transaction that the application has begun, or in the next one."""
+    own = client(cluster)
+
+    async def work() -> None:
+        await own.producer.begin_transaction()
+        await send(own.producer, b"a")
+        waiting = asyncio.ensure_future(own.producer.send("orders", b"late", partition=2))
+        await asyncio.sleep(0.1)
+        await own.producer.commit_transaction()
+        await own.admin.create_partitions({"orders": NewPartitions(3)})
+        with pytest.raises(InvalidRequest, match="begin_transaction first"):
+            await waiting
+
+    own.run(work())
+
+
+def test_late_copy_of_offsets_is_not_the_last_word_of_a_transaction(cluster: SimCluster):
+    """The first attempt is held up until other offsets would have followed: the group went back to 5 with the commit."""
+    own = client(cluster, request_timeout_ms=2000)
+    network = cluster.sim.network
+    network.rule(matching(Hold(), api="TxnOffsetCommit", kind="request", source=own.name, count=1))
+
+    async def work() -> Any:
+        try:
+            async with own.producer.transaction():
+                await own.producer.send_offsets_to_transaction({FIRST: 5}, GroupMetadata("g"))
+                await own.producer.send_offsets_to_transaction({FIRST: 9}, GroupMetadata("g"))
+                network.release()
+                await asyncio.sleep(1.0)
+        except TransactionAbortable:
+            network.release()
+            async with own.producer.transaction():
+                await own.producer.send_offsets_to_transaction({FIRST: 9}, GroupMetadata("g"))
+        async with consumer(cluster, own) as reader:
+            return await reader.committed(FIRST)
+
+    assert own.run(work()) == 9
 
 
 @pytest.mark.parametrize(
