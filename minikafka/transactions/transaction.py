@@ -197,8 +197,10 @@ class Transaction:
         )
         epoch = NO_PRODUCER_EPOCH if expected is None else expected[1]
         is_current = expected is None or epoch == value.producer_epoch
-        if self.needs_producer_id and is_current:
-            last = NO_PRODUCER_EPOCH if expected is None else value.producer_epoch
+        # The coordinator has fenced with its last epoch, which no producer may have: its transaction timed out.
+        is_last_fence = epoch == value.last_producer_epoch and value.producer_epoch >= self.epoch_max
+        if self.needs_producer_id and (is_current or is_last_fence):
+            last = NO_PRODUCER_EPOCH if expected is None else epoch
             new_id = self._rotated(new_producer_id)
             return replace(idle, producer_id=new_id, producer_epoch=0, last_producer_epoch=last)
         if is_current or self.is_new:

@@ -412,6 +412,24 @@ def test_many_ids_expire_in_several_steps():
     assert not desk.coordinator.values()
 
 
+def test_producer_that_timed_out_at_its_last_epoch_goes_on_with_another_producer_id():
+    """It names the epoch it had (KIP-360), and got the one that only fences: its next request was fatal."""
+    desk = Desk(TransactionSettings(epoch_max=3))
+    for _ in range(2):
+        desk.producer(timeout_ms=1000)
+    producer = desk.producer(timeout_ms=1000)
+    assert producer == (4000, 2)
+    desk.add(producer, P0, version=0)
+    desk.pass_time(30.0)
+    desk.settle()
+    assert (desk.value().state, desk.value().producer_epoch) == (State.COMPLETE_ABORT, 3)
+    for _ in range(2):  # the second one is a retry
+        answer = desk.init(expected=producer)
+        assert (answer.producer_id, answer.producer_epoch) == (4001, 0)
+    desk.add((4001, 0), P0, version=0)
+    assert desk.value().state is State.ONGOING
+
+
 @pytest.mark.parametrize("version", [0, 2])
 def test_nobody_uses_the_epoch_with_which_the_coordinator_fences(version: int):
     """A transaction at 32767 could not be fenced, nor end with version 2: its producer is refused before (KAFKA-20090)."""

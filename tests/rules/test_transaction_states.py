@@ -61,6 +61,12 @@ INITIALIZED = [
     ("epochs are exhausted, expected", transaction(State.EMPTY, LAST), (PID, LAST), (NEW_PID, 0, LAST)),
     ("epochs are exhausted by a fence", transaction(State.COMPLETE_ABORT, LAST + 1), None, (NEW_PID, 0, -1)),
     (
+        "epochs are exhausted by a fence, the fenced producer is back",
+        transaction(State.COMPLETE_ABORT, LAST + 1, last=LAST),
+        (PID, LAST),
+        (NEW_PID, 0, LAST),
+    ),
+    (
         "epochs are exhausted, a retry",
         transaction(State.EMPTY, LAST, last=LAST - 1),
         (PID, LAST - 1),
