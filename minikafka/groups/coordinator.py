@@ -825,17 +825,15 @@ class GroupCoordinator:
                 also = tuple(draft.records)
             also = (*also, GroupRecord(group=name, value=None))
 
-        def ended(error: kafka.ProtocolError | None, then: Step) -> None:
+        def ended(error: kafka.ProtocolError | None) -> None:
             if with_group and error is None:
                 self._groups.pop(name, None)
                 self._consumers.forget(name)
                 self._events("group_deleted", group=name)
             elif with_group and error is not None and not is_unknown(error):
                 group.state = State.EMPTY
-            if answer is not None:
-                answer(error, then)
 
-        self._write_tombstones(records, ended, step, also=also)
+        self._write_tombstones(records, answer or (lambda *_: None), step, also=also, ended=ended)
 
     def _write_tombstones(
         self,
@@ -844,20 +842,30 @@ class GroupCoordinator:
         step: Step,
         *,
         also: tuple[ConsumerRecord | GroupRecord, ...] = (),
+        ended: Callable[[kafka.ProtocolError | None], None] = lambda _: None,
     ) -> None:
         """Write tombstones for offsets in as many batches as they need; ``also`` is in the last.
 
         All batches are appended in one step, each behind the one before. So if the last one is committed, all are; if
-        one is refused, so are those after it.
+        one is refused, so are those after it, and what was appended before it is forgotten all the same: ``answer``
+        gets the outcome of all batches, ``ended`` that of the last one.
         """
         *first, last = batches(records)
-        before: Write | None = None
+        writes: list[Write] = []
         for batch in first:
-            before = self._write_offsets(batch, lambda *_: None, step, behind=before)
+            before = writes[-1] if writes else None
+            writes.append(self._write_offsets(batch, lambda *_: None, step, behind=before))
+
+        def all_ended(error: kafka.ProtocolError | None, then: Step) -> None:
+            ended(error)
+            if error is not None and any(each.refusal is None for each in writes):
+                error = type(error)(f"{error.message}; some of the offsets may be forgotten", outcome=kafka.UNKNOWN)
+            answer(error, then)
+
         if last or also:
-            self._write_offsets(last, answer, step, also=also, behind=before)
+            self._write_offsets(last, all_ended, step, also=also, behind=writes[-1] if writes else None)
         else:
-            answer(None, step)
+            all_ended(None, step)
 
 
 def _outcome(partition: TopicPartition, error: kafka.ProtocolError | None) -> g.PartitionOutcome:

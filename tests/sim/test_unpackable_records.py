@@ -20,6 +20,7 @@ from minikafka.wire.group_messages import (
     DeleteGroupsRequest,
     MemberAssignment,
     OffsetCommitRequest,
+    OffsetFetchRequest,
     SyncGroupRequest,
 )
 from minikafka.wire.messages import InitProducerIdRequest
@@ -124,7 +125,7 @@ def test_a_member_that_cannot_be_packed_is_refused(cluster: SimCluster, group_re
 def test_tombstones_behind_those_that_cannot_be_packed_are_refused_too(
     cluster: SimCluster, group_records: Unpackable, monkeypatch: pytest.MonkeyPatch
 ):
-    """A group whose offsets take several batches is deleted as a whole, or not at all."""
+    """Offsets in the batches before are forgotten: the outcome is unknown, and not_written only without such batches."""
     monkeypatch.setattr(group_offsets, "TOMBSTONES_BYTES_MAX", 1)
     cluster.create_topic("wide", partitions=3)
     cluster.settle()
@@ -140,10 +141,15 @@ def test_tombstones_behind_those_that_cannot_be_packed_are_refused_too(
         return asker.run(asker.asked(DeleteGroupsRequest(groups=(GROUP,)))).groups[0]
 
     refused = deleted()
+    assert (refused.error_code, refused.outcome) == (UnknownServerError.code, "unknown")
+    found = asker.run(asker.asked(OffsetFetchRequest(group_id=GROUP))).partitions
+    assert [each.partition for each in found] == [1, 2]
+    group_records.of = lambda record: isinstance(record, OffsetRecord)
+    refused = deleted()
     assert (refused.error_code, refused.outcome) == REFUSED
     group_records.of = lambda _: False
     assert not deleted().error_code
-    check_no_broker_stopped(cluster, 1)
+    check_no_broker_stopped(cluster, 2)
 
 
 def test_a_decision_that_cannot_be_packed_is_refused(transaction_records: Unpackable):
