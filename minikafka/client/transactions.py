@@ -58,6 +58,27 @@ class State(Enum):
     DEAD = "was fenced"
 
 
+class _UnderWay:
+    """Counts requests; ``with`` is one of them."""
+
+    __slots__ = ("_count", "ended")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.ended = asyncio.Event()
+        """Set while there is none."""
+        self.ended.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self.ended.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self.ended.set()
+
+
 class Transactions:
     """The transactions of one producer, one after the other."""
 
@@ -84,11 +105,8 @@ class Transactions:
         self._groups: dict[str, Coordinator] = {}
         self._identity = Identity(-1, -1)
         self._has_offsets = False
-        self._offsets_under_way = 0
-        """Requests for offsets of the open transaction."""
-        self._offsets_settled = asyncio.Event()
-        """Set while none is under way."""
-        self._offsets_settled.set()
+        self._offsets_under_way = _UnderWay()
+        """Of the open transaction."""
         self._late: dict[tuple[str, TopicPartition], CommitPartition] = {}
         """By group: offsets of the open transaction of which a copy may still arrive."""
         self._commits: EarlierAttempts | None = None
@@ -144,6 +162,7 @@ class Transactions:
         self.number += 1
         self._has_offsets = False
         self._late.clear()
+        self._offsets_under_way = _UnderWay()
         self._commits = None
         self.state = State.OPEN
 
@@ -164,7 +183,7 @@ class Transactions:
         try:
             await self._sender.flushed()
             # Of a call that was not awaited: its offsets would be in the transaction, or not.
-            await self._offsets_settled.wait()
+            await self._offsets_under_way.ended.wait()
         except BaseException:
             # The caller gave up before a commit was requested: the transaction may still be aborted.
             if self.state is State.COMMITTING:
@@ -246,10 +265,9 @@ class Transactions:
             partitions=tuple(offsets.values()),
         )
         earlier = EarlierAttempts(request)
-        self._offsets_under_way += 1
-        self._offsets_settled.clear()
         try:
-            accepted(await self._asked(coordinator, request, _error_of_offsets, earlier=earlier), _error_of_offsets)
+            with self._offsets_under_way:
+                accepted(await self._asked(coordinator, request, _error_of_offsets, earlier=earlier), _error_of_offsets)
         except BaseException as failure:
             # Also when the caller was cancelled: nobody knows whether the offsets belong to the transaction.
             why = (
@@ -260,10 +278,6 @@ class Transactions:
             if self.number == number:
                 self.doom(why)
             raise
-        finally:
-            self._offsets_under_way -= 1
-            if not self._offsets_under_way:
-                self._offsets_settled.set()
         if earlier.may_have_written:
             self._late |= {(group.group_id, name): value for name, value in offsets.items()}
 

@@ -215,3 +215,19 @@ async def test_a_commit_waits_for_offsets_that_are_under_way(is_refused: bool):
     with pytest.raises(TopicAuthorizationFailed):
         await sending
     assert not any(isinstance(each, EndTxnRequest) for each in asked)
+
+
+async def test_a_commit_does_not_wait_for_offsets_of_the_transaction_before():
+    """They were under way when that one was aborted: its epoch has fenced them."""
+    response: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    transactions = await sending_offsets(response, ended(1), ended(2))
+    sending = asyncio.ensure_future(transactions.send_offsets(offsets_of({ORDERS: 5}), GROUP))
+    await asyncio.sleep(0)
+    await transactions.abort()
+    transactions.begin()
+    async with asyncio.timeout(1.0):
+        await transactions.commit()
+    response.set_exception(ProducerFenced("epoch 0 is over"))
+    with pytest.raises(ProducerFenced):
+        await sending
+    assert transactions.state is State.IDLE
