@@ -34,6 +34,7 @@ from minikafka.log.checkpoint import BadCheckpoint, parse_epochs, parse_holes_en
 from minikafka.log.epochs import EpochCache
 from minikafka.log.names import (
     CLEANED,
+    DAMAGED,
     DELETED,
     GAPS,
     INDEX,
@@ -80,7 +81,8 @@ class MisfitLog(Exception):
 
 class UnsyncedCopy(Exception):
     """A file has what is needed of another one, and must be durable before that one is cut or removed: a copy of bytes
-    that are cut off, or a snapshot with the producers of segments that are deleted. See :func:`load`.
+    that are cut off, a snapshot with the producers of segments that are deleted, or the mark of a damaged log, which
+    stands for all that is cut. See :func:`load`.
     """
 
     def __init__(self, source: str, copy: str) -> None:
@@ -277,6 +279,7 @@ class _Loader:
         ]
         leftovers = [name for name in self.names if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY))]
         if self.clean and any(name.endswith(INDEX) for name in orphans):
+            self._remember_damage()
             self.report.lacks_records = True
             self.report.notes.append(f"segments are missing: {', '.join(orphans)}")
         for name in sorted(orphans + leftovers):
@@ -286,6 +289,7 @@ class _Loader:
         """Remove segments from number ``first`` on, or rename their log files (``keep``)."""
         for segment in self.segments[first:]:
             size = segment.file.size()
+            self._before_cut(segment.base_offset)
             self._close(segment)
             kept_as = self._stray_name(segment) if keep and size else ""
             self._dropped(segment, 0, size, reason, end=segment.base_offset, kept_as=kept_as)
@@ -294,6 +298,25 @@ class _Loader:
             for path in segment.paths:
                 self._remove(path)
         del self.segments[first:]
+
+    def _before_cut(self, end: Offset) -> None:
+        """The log is about to be cut at ``end``: if that was synced, its folder says so from now on.
+
+        Otherwise: 1. the log is cut, and the process ends; 2. the next one finds a log that ends well; 3. it leads with
+        what is left as the last known leader, and the others truncate what only they still have.
+        """
+        if self.clean or end < self.recovery_point:
+            self._remember_damage()
+
+    def _remember_damage(self) -> None:
+        path = f"{self.folder}/{DAMAGED}"
+        if not self.disk.exists(path):
+            self._names = None
+            self.disk.replace_file(path, b"")
+        if self.copies is not None and path not in self.copies:
+            for each in self.segments:
+                self._close(each)
+            raise UnsyncedCopy(path, path)
 
     def _stray_name(self, segment: Segment) -> str:
         name = segment.path(LOG) + STRAY
@@ -717,6 +740,7 @@ class _Loader:
             raise MisfitLog(f"{segment.path(LOG)}: {fall.reason}: another cluster wrote it") from fall
         except Damage as damage:
             at, lost = damage.position, size - damage.position
+            self._before_cut(segment.next_offset)
             kept_as = self._copy_aside(segment, at, size) if isinstance(damage, Misplaced) else ""
             segment.file.truncate(at)
             self._dropped(segment, at, lost, damage.reason, end=segment.next_offset, kept_as=kept_as)
@@ -840,8 +864,8 @@ def load(
     """Open the log in ``folder``. ``on_rebuilt`` is called when indexes are rebuilt later, at first use.
 
     ``copies``: the files that are durable and have what is needed of a segment that is cut or removed, by the path of
-    the segment. With it, UnsyncedCopy is raised for one that is missing: the caller makes it durable and loads again.
-    Without, nothing is waited for.
+    the segment (the mark of a damaged log by its own). With it, UnsyncedCopy is raised for one that is missing: the
+    caller makes it durable and loads again. Without, nothing is waited for.
 
     ``recovery_point`` and ``high_watermark`` are the checkpointed ones. Recovery point 0: none was ever written for
     this log; None: the checkpoint itself is lost. High watermark None: everything that is there is committed. Raises

@@ -412,6 +412,60 @@ def test_a_damaged_log_is_remembered_until_the_controller_knows(is_clean: bool):
     assert not opened(disk).damaged
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("is_cut_by_power", [True, False])
+def test_damage_is_remembered_before_what_shows_it_is_gone(
+    is_clean: bool, is_cut_by_power: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The process may end right after it has cut the log: the next one finds a log that ends well, and would lead with
+    what is left of it as the last known leader.
+    """
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    assert run(directory.close(broker_epoch=77))
+    if not is_clean:
+        disk.remove(".kafka_cleanshutdown")
+    path = max(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))
+    disk.inodes[path].content[-2 * (orders.size_bytes // 8) + 30] ^= 0xFF
+    if is_clean:
+        disk.remove(path.replace(".log", ".index"))
+    truncate = MemoryFile.truncate
+
+    def killed(file: MemoryFile, at: int) -> None:
+        truncate(file, at)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemoryFile, "truncate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        opened(disk)
+    monkeypatch.undo()
+    if is_cut_by_power:
+        disk.power_cut(Random(1))
+    again = opened(disk)
+    assert (list(again.damaged), again.logs[ORDERS].end_offset) == ([ORDERS], 6)
+
+
+def test_damage_is_remembered_before_the_index_of_a_lost_segment_is_removed(monkeypatch: pytest.MonkeyPatch):
+    """Nothing else shows that there was a segment, when its file is gone."""
+    disk = MemoryDisk()
+    directory, _, _ = with_logs(disk)
+    assert run(directory.close(broker_epoch=77))
+    path = max(each for each in disk.inodes if each.startswith(str(ORDERS)) and each.endswith(".log"))
+    disk.remove(path)
+    remove = MemoryDisk.remove
+
+    def killed(disk: MemoryDisk, name: str) -> None:
+        remove(disk, name)
+        if name.endswith(".index"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemoryDisk, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        opened(disk)
+    monkeypatch.undo()
+    assert list(opened(disk).damaged) == [ORDERS]
+
+
 def test_a_kill_is_unclean_and_loses_nothing():
     """kill -9: no marker, no broker epoch, every record still there."""
     disk = MemoryDisk()
