@@ -269,7 +269,10 @@ class _Loader:
             self.report.notes.append(f"{path}: a compacted segment takes its place")
 
     def _remove_leftovers(self) -> None:
-        self.unfinished.update(self._bases_of(TRANSACTION_INDEX + CLEANED))
+        for base in list(self._bases_of(TRANSACTION_INDEX + CLEANED)):
+            # First: once the .cleaned file is gone, only a missing index shows that the segment must be walked.
+            self._remove(f"{self.folder}/{offset_name(base, INDEX)}")
+            self.unfinished.add(base)
         logs = set(self._bases_of(LOG))
         orphans = [
             offset_name(base, suffix)

@@ -348,6 +348,33 @@ def test_missing_index_of_the_segment_in_front_of_the_recovery_point_is_rebuilt(
     assert again.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 1, 2)]
 
 
+def test_an_index_that_was_being_swapped_in_is_missed_also_by_the_start_after_the_next(monkeypatch: pytest.MonkeyPatch):
+    """1. Compaction ends before the last index of a segment has its name. 2. A start removes what is left of it, and ends
+    before it has rebuilt the index. 3. The next start must not take the missing index for an empty one.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, LARGE)
+    write(log, 0)
+    abort(log)
+    log.roll()
+    fill(log, "a")
+    run(log.sync())
+    disk.replace(path(0, ".txnindex"), path(0, ".txnindex.cleaned"))
+    remove = MemoryDisk.remove
+
+    def killed(disk: MemoryDisk, name: str) -> None:
+        remove(disk, name)
+        if name.endswith(".txnindex.cleaned"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemoryDisk, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        open_log(disk, LARGE, recovery_point=3)
+    monkeypatch.undo()
+    again = open_log(disk, LARGE, recovery_point=3)
+    assert again.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 1, 2)]
+
+
 def test_a_cut_behind_a_snapshot_does_not_expose_a_transaction_whose_marker_is_not_committed():
     """The replay begins with the snapshot, which says that nothing is open."""
     log = open_log(MemoryDisk(), LARGE)
