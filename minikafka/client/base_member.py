@@ -48,6 +48,10 @@ class PollGate:
         """Nothing may be handed out."""
         self.last_poll_at = now()
         self._now = now
+        self._has_asked = False
+        """The application has asked for records since :meth:`release`, and got none. What a member that takes
+        partitions holds back says nothing of that: the application may work on records that it had before.
+        """
         self._depth = 0
         self._waiting: list[asyncio.Future[None]] = []
         """What waits for the application: the rebalance, and a member that has left until its next poll."""
@@ -63,7 +67,7 @@ class PollGate:
         self.last_poll_at = self._now()
         for waiting in self._waiting:
             if not waiting.done():
-                self.holding = True
+                self.holding = self._has_asked = True
                 waiting.set_result(None)
 
     def leave(self) -> None:
@@ -73,18 +77,18 @@ class PollGate:
 
     async def hold(self) -> None:
         """Wait until the application asks, and hand out nothing from then on."""
-        if self._depth == 0 and not self.holding:
+        if self._depth == 0 and not self._has_asked:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             try:
                 await waiting
             finally:
                 self._waiting.remove(waiting)
-        self.holding = True
+        self.holding = self._has_asked = True
 
     def release(self) -> None:
         """Records may be handed out again."""
-        self.holding = False
+        self.holding = self._has_asked = False
 
 
 class Subscription:

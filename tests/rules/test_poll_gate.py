@@ -25,3 +25,29 @@ def test_all_who_wait_for_the_application_go_on_when_it_asks():
             assert not gate.holding
 
         sim.run(story())
+
+
+def test_what_a_member_holds_back_is_no_request_of_the_application():
+    """It works on records that it had before: a member that was fenced joined again, and its commit was accepted."""
+    with SimWorld(1) as sim:
+        sim.of("c")
+
+        async def story() -> None:
+            gate = PollGate(sim.loop.time)
+            gate.holding = True  # it takes partitions, and its listener is being called
+            waiting = asyncio.ensure_future(gate.hold())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            gate.enter()
+            await asyncio.wait_for(waiting, 1.0)
+            await asyncio.wait_for(gate.hold(), 1.0)  # it asks
+            gate.leave()
+            await asyncio.wait_for(gate.hold(), 1.0)  # it has asked, and has nothing
+            gate.release()
+            waiting = asyncio.ensure_future(gate.hold())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            gate.enter()
+            await asyncio.wait_for(waiting, 1.0)
+
+        sim.run(story())
