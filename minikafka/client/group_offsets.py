@@ -144,8 +144,10 @@ class GroupOffsets:
                     error.outcome = kafka.UNKNOWN
                 refused = error
             else:
-                owned = (each for each in spots.items() if self._given_up[each[0]] == given_up[each[0]])
-                self._committed_last.update(owned)
+                for partition, spot in spots.items():
+                    if self._given_up[partition] == given_up[partition]:
+                        self._committed_last[partition] = spot
+                        self._positions.committed(partition, spot.offset, spot.leader_epoch)
                 return
             if not self._may_be_mended(refused, member, spots) or self._world.clock.now() + pause_s >= deadline:
                 if isinstance(refused, OUT_OF_THE_GROUP):

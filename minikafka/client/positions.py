@@ -214,6 +214,14 @@ class Positions:
                 state.processed = state.position, state.opened_epoch
         self._handed.clear()
 
+    def committed(self, partition: TopicPartition, offset: Offset, epoch: Epoch) -> None:
+        """The group has ``offset`` by now: of what was handed out, the application is done with all before it."""
+        state = self.states.get(partition)
+        if state is None or state.position is None or state.processed is None:
+            return
+        if state.processed[0] < offset <= state.position:
+            state.processed = offset, epoch
+
     def processed(self) -> dict[TopicPartition, tuple[Offset, Epoch]]:
         """What the application is done with: the next offset, and the leader epoch before it."""
         return {name: state.processed for name, state in self.states.items() if state.processed is not None}

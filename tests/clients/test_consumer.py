@@ -549,6 +549,29 @@ def test_a_commit_that_only_some_partitions_refuse_is_not_reported_as_not_writte
     play(story)
 
 
+def test_an_application_that_fails_after_a_commit_does_not_take_it_back():
+    """With ``enable_auto_commit``: at its end, what it had done with by its last poll was committed behind that."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 15)
+        coordinated(cluster, 7)
+        cluster._on_OffsetCommit = lambda _node, _request: g.OffsetCommitResponse()  # type: ignore[attr-defined]
+        reading = consumer(cluster, group_id="g")
+        with pytest.raises(LookupError):
+            async with reading:
+                reading.assign([T0])
+                for _ in range(3):
+                    await asyncio.wait_for(reading.getone(), 10)
+                await reading.commit()
+                raise LookupError
+        committed = [each.partitions[0].offset for each in cluster.named("OffsetCommit")]
+        assert committed == [10]
+
+    play(story)
+
+
 @pytest.mark.parametrize("before_start", [True, False])
 def test_a_group_without_a_coordinator_is_told_and_looked_for_on(before_start: bool):
     """S32, S35: whoever caught the error and asked on got nothing any more, however well the coordinator was again."""

@@ -564,6 +564,21 @@ def test_a_commit_names_the_epoch_before_its_offset_not_that_of_what_was_fetched
     assert story.positions.processed() == {T0: (2, 1)}
 
 
+@pytest.mark.parametrize(
+    ("offset", "processed"), [(1, 2), (3, 3), (4, 4), (5, 2)], ids=["before", "some", "all", "of_a_former_position"]
+)
+def test_what_the_application_commits_it_is_done_with(offset: int, processed: int):
+    """S34: of what it was handed since it last asked; an offset beyond was committed before a seek."""
+    story = started()
+    story.arrive(batch(0, 9))
+    story.values(2)
+    story.positions.asked()
+    story.values(2)
+    story.positions.committed(T0, offset, 1)
+    story.positions.committed(T1, offset, 1)
+    assert story.positions.processed()[T0][0] == processed
+
+
 def test_an_epoch_the_leader_never_heard_of():
     """KIP-320: an undefined answer means that nothing is in common: reset, or tell."""
     story = started(policy="earliest")
