@@ -27,7 +27,7 @@ from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import check_known, from_coordinator, look_up
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
-from minikafka.rest.permissions import check_may
+from minikafka.rest.permissions import check_may, may_describe
 from minikafka.rest.route import Json, Reply, Routes, Visit
 from minikafka.rest.schema import many, one_of, text
 from minikafka.rest.schemas import Place
@@ -204,7 +204,7 @@ async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple
             group_instance_id=wish.group_instance_id or None,
             protocol_type=joined.protocol_type,
             protocol_name=joined.protocol_name,
-            assignments=_dealt(visit.host, joined) if joined.members and not joined.skip_assignment else (),
+            assignments=_dealt(visit, joined) if joined.members and not joined.skip_assignment else (),
         )
         try:
             synced: g.SyncGroupResponse = await from_coordinator(visit, group, request, until=until)
@@ -234,12 +234,14 @@ def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:
     return response if response.error_code not in (0, kafka.MemberIdRequired.code) else None
 
 
-def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
-    """The leader's part (S30), with the partition counts that it was made from in its own assignment."""
+def _dealt(visit: Visit, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
+    """The leader's part (S30), with the partition counts that it was made from in its own assignment. It knows of the
+    topics that its caller may describe.
+    """
     assignor = ASSIGNORS[joined.protocol_name or ""]
     members = [GroupMember.joined(each) for each in joined.members]
     topics = sorted({topic for member in members for topic in member.subscription.topics})
-    counts = {topic: partition_count(host, topic) for topic in topics}
+    counts = {topic: _seen_count(visit, topic) for topic in topics}
     dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
     own_data = {joined.member_id: json.dumps(counts, separators=(",", ":")).encode()}
     assignments = {
@@ -268,6 +270,11 @@ def partition_count(host: Host, topic: str) -> int:
     """How many a topic has now; 0: there is none of this name."""
     image = host.image.topics.get(topic)
     return len(image.partitions) if image is not None else 0
+
+
+def _seen_count(visit: Visit, topic: str) -> int:
+    """The partitions of a topic; of one that the caller may not describe, or that does not exist: 0."""
+    return partition_count(visit.host, topic) if may_describe(visit.permit, topic) else 0
 
 
 def counts_dealt(member: g.DescribedMember | None) -> dict[str, Any]:
@@ -327,8 +334,7 @@ async def _check_counts(visit: Visit, group: str, member: str, generation: int) 
         return
     own = next((each for each in found.members if each.member_id == member), None)
     for topic, count in counts_dealt(own).items():
-        if partition_count(visit.host, topic) != count:
-            now = partition_count(visit.host, topic)
+        if (now := _seen_count(visit, topic)) != count:
             raise kafka.RebalanceInProgress(f"{topic} has {now} partitions, {count} were shared out: join again")
 
 

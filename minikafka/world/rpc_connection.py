@@ -79,9 +79,21 @@ class Head:
     """All header lines."""
 
 
-@lru_cache(HEADS_KEPT)
+_heads: dict[bytes, Head] = {}
+"""Those that were read before; of what is handed over to the general server nothing stays here."""
+
+
 def head_of(data: bytes) -> Head | None:
     """The head that ``data`` is, its empty line included; None when it is none, or asks for anything unusual."""
+    head = _heads.get(data)
+    if head is None and (head := _read_head(data)) is not None:
+        if len(_heads) == HEADS_KEPT:
+            _heads.clear()
+        _heads[data] = head
+    return head
+
+
+def _read_head(data: bytes) -> Head | None:
     match = _HEAD.fullmatch(data)
     if match is None:
         return None

@@ -19,11 +19,11 @@ from aiohttp import web
 from minikafka.parked import Parked
 from minikafka.ports import RequestContext
 from minikafka.types import Address
-from minikafka.world import http_server
+from minikafka.world import http_server, rpc_connection
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
 from minikafka.world.outgoing import HIGH_WATER
-from minikafka.world.rpc_connection import OUT_MAX, head_of
+from minikafka.world.rpc_connection import HEADS_KEPT, OUT_MAX, head_of
 
 ANY = Address("127.0.0.1", 0)
 PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
@@ -171,6 +171,23 @@ def test_a_plain_head(lines: bytes):
 def test_a_head_that_is_not_plain(head: bytes):
     """Two readings of one request are how requests are smuggled: whatever could be read twice is handed over."""
     assert head_of(head) is None
+
+
+def test_a_head_with_credentials_is_not_kept():
+    """It is handed over, and no part of it stays in memory."""
+    plain = b"POST /rpc/Kept HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+    secret = b"Authorization: Basic bWU6c2VjcmV0\r\n"
+    assert head_of(plain + b"\r\n") is not None
+    assert head_of(plain + secret + b"\r\n") is None
+    kept = [head for head in rpc_connection._heads if head.startswith(b"POST /rpc/Kept ")]
+    assert kept == [plain + b"\r\n"]
+
+
+def test_no_more_heads_are_kept_than_a_peer_sends():
+    """They are forgotten together: a client whose heads are all different leaves some of them."""
+    for number in range(2 * HEADS_KEPT + 1):
+        assert head_of(b"POST /rpc/Echo HTTP/1.1\r\nHost: x%d\r\nContent-Length: 3\r\n\r\n" % number) is not None
+    assert len(rpc_connection._heads) <= HEADS_KEPT
 
 
 def test_a_head_full_of_spaces_is_read_in_one_pass():

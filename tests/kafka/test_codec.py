@@ -123,6 +123,31 @@ def test_unknown_tagged_fields_are_skipped():
         codec.decoder("Heartbeat", "response", 4)(tagged, 0, 1)
 
 
+def test_a_tagged_field_has_the_size_that_it_says():
+    """Read to its own end and skipped to another, thousands of tags could each read the same megabyte."""
+    request = {"max_wait_ms": 0, "min_bytes": 1, "topics": [], "forgotten_topics_data": [], "cluster_id": "c" * 100}
+    whole = bytearray(b"".join(codec.encode("Fetch", "request", 12, request)))
+    assert codec.decode("Fetch", "request", 12, memoryview(whole))["cluster_id"] == "c" * 100
+    at = whole.index(b"\x65" + b"c" * 100) - 1  # the tag's size, then the string's, plus one
+    assert whole[at] == 101
+    for size in (3, 100):
+        whole[at] = size
+        with pytest.raises(InvalidRequest, match="cluster_id is a tagged field of another size than it says"):
+            codec.decode("Fetch", "request", 12, memoryview(whole))
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_string_is_no_longer_than_kafkas(version: int):
+    """Where its length is a varint, it could be as long as the frame, and four times as long in memory."""
+    heartbeat = {"group_id": "g" * codec.STRING_BYTES_MAX, "generation_id": 7, "member_id": "m"}
+    whole = b"".join(codec.encode("Heartbeat", "request", version, heartbeat))
+    assert codec.decode("Heartbeat", "request", version, memoryview(whole)) == {**heartbeat, "group_instance_id": None}
+    if version == 4:
+        longer = b"".join(codec.encode("Heartbeat", "request", 4, {**heartbeat, "group_id": "g" * 32_768}))
+        with pytest.raises(InvalidRequest, match="group_id is too long: a string has 32767 bytes at most"):
+            codec.decode("Heartbeat", "request", 4, memoryview(longer))
+
+
 def test_null_is_refused_where_the_schema_has_none():
     """A client's is malformed; a translator's is a bug that shows."""
     for version, null in ((3, b"\xff\xff"), (4, b"\x00")):

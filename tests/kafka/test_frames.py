@@ -102,10 +102,13 @@ def test_headers():
         struct.pack(">hhih", 12, 4, 1, 0) + b"\xff\xff\xff\xff\xff\xff\xff",
         struct.pack(">hhih", 12, 4, 1, 0) + b"\xff\xff\xff\x7f",
         struct.pack(">hhih", 12, 4, 1, 0),
+        struct.pack(">hhih", 18, 3, 1, -1) + b"\xa8\x46" + bytes(2 * 9000),
     ],
 )
 def test_headers_that_cannot_be_read(frame: bytes):
-    """Whatever is wrong with one, the error is InvalidRequest."""
+    """Whatever is wrong with one, the error is InvalidRequest. The last one has 9,000 empty tagged fields: 100 MiB of them,
+    which need no login, held the loop for seconds.
+    """
     with pytest.raises(InvalidRequest):
         read_header(memoryview(frame))
 

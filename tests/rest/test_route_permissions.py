@@ -220,6 +220,40 @@ async def test_a_groups_permission_shows_no_topic(
     assert sorted({each["topic"] for each in rows}) == topics
 
 
+async def test_the_leader_of_a_group_learns_nothing_of_topics_that_it_may_not_describe(
+    curl: Curl, monkeypatch: pytest.MonkeyPatch
+):
+    """What its own assignment says was dealt is the client's word: the heartbeat compared it with the topic's count."""
+    curl.cluster.add_topic("__consumer_offsets", [1])
+    allow(curl, monkeypatch, (ResourceType.GROUP, "g", AclOperation.READ))
+
+    dealt: dict[str, int] = {}
+
+    async def lives(_request: g.HeartbeatRequest) -> g.HeartbeatResponse:
+        return g.HeartbeatResponse()
+
+    async def groups(_request: g.DescribeGroupsRequest) -> g.DescribeGroupsResponse:
+        described = g.DescribedMember(
+            member_id="m", assignment=Assignment(partitions=(), user_data=json.dumps(dealt).encode()).packed()
+        )
+        found = g.DescribedGroup(
+            group_id="g", state="Stable", generation_id=1, leader="m", protocol_type="consumer", members=(described,)
+        )
+        return g.DescribeGroupsResponse(groups=(found,))
+
+    for broker in curl.cluster.brokers.values():
+        monkeypatch.setattr(broker, "on_Heartbeat", lives, raising=False)
+        monkeypatch.setattr(broker, "on_DescribeGroups", groups, raising=False)
+    messages = []
+    for topic in ("secret", "absent"):
+        dealt.clear()
+        dealt[topic] = -1
+        answer = await curl.post("/v1/groups/g/members/m/heartbeat", {"generation": 1})
+        messages.append(answer.problem(409, "REBALANCE_IN_PROGRESS")["message"])
+    assert messages[0].replace("secret", "absent") == messages[1]
+    assert messages[1].startswith("absent has 0 partitions")
+
+
 async def test_health_and_addresses_are_free(curl: Curl):
     """Supervisors and clients need them before they have any permission."""
     for path in ("/healthz", "/readyz", "/v1/cluster", "/openapi.json"):

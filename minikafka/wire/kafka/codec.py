@@ -33,6 +33,8 @@ ELEMENTS_MAX = 8_000
 """Elements of all arrays of one request: what is larger is refused before it is built. None of the steps that handle so
 many (decoding, the handler, encoding) takes 50 ms."""
 _RESPONSE_ELEMENTS_MAX = 1_000_000
+STRING_BYTES_MAX = 32_767
+"""As in Kafka, also where the length has more bits."""
 
 JOINED_BYTES_MAX = 4096
 """Records below this size are cheaper to copy than to send as a buffer of their own."""
@@ -135,12 +137,22 @@ def _null_refused(name: str) -> Malformed:
     return Malformed(f"{name} is null")
 
 
+def _too_long(name: str) -> Malformed:
+    return Malformed(f"{name} is too long: a string has {STRING_BYTES_MAX} bytes at most")
+
+
+def _misplaced(name: str) -> Malformed:
+    return Malformed(f"{name} is a tagged field of another size than it says")
+
+
 def _too_many(name: str) -> Malformed:
     return Malformed(f"{name} has too many elements: more than {ELEMENTS_MAX} in one request, or than it has bytes")
 
 
 _GLOBALS: dict[str, Any] = {
     "null_refused": _null_refused,
+    "too_long": _too_long,
+    "misplaced": _misplaced,
     "too_many": _too_many,
     "read_varint": read_varint,
     "varint": varint,
@@ -268,6 +280,10 @@ class _Source:
                 self.decode_null(field, name)
             self.add("else:")
             with self:
+                if field.kind == "string":
+                    self.add(f"if {size} > {STRING_BYTES_MAX}:")
+                    with self:
+                        self.add(f"raise too_long({field.name!r})")
                 end = self.name("e")
                 value = {
                     "string": f"str(b[o:{end}], 'utf-8')",
@@ -336,6 +352,9 @@ class _Source:
                     self.add(f"{'el' if number else ''}if {tag} == {each.tag}:")
                     with self:
                         self.decode_one(each, values[each.name])
+                        self.add(f"if o != {end}:")
+                        with self:
+                            self.add(f"raise misplaced({each.name!r})")
                 self.add(f"o = {end}")
 
     # ---- encoding ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,9 @@ _RESPONSE_HEADER = struct.Struct(">ii")
 
 API_VERSIONS_KEY = 18
 
+HEADER_TAGS_MAX = 64
+"""Tagged fields of a request's header, which is read before its sender has logged in. No client sends any."""
+
 
 class Header:
     """A request's header. No tuple: compiled, the attributes of a class are read several times as fast."""
@@ -84,8 +87,10 @@ def _form_of(key: int, version: int) -> tuple[ApiSchema | None, bool]:
 
 
 def _skip_tags(frame: memoryview, at: int) -> int:
-    """Where tagged fields of a header end; each takes two bytes at least, so the frame bounds the loop."""
+    """Where tagged fields of a header end."""
     count, at = read_varint(frame, at)
+    if count > HEADER_TAGS_MAX:
+        raise InvalidRequest(f"the header has {count} tagged fields, {HEADER_TAGS_MAX} are accepted")
     for _ in range(count):
         _, at = read_varint(frame, at)
         size, at = read_varint(frame, at)
