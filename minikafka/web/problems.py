@@ -381,7 +381,7 @@ def unacceptable(faults: Sequence[Fault]) -> Refused:
 def status_of(error: ProtocolError) -> int:
     """The HTTP status that says the same."""
     status = STATUS.get(type(error), 500)
-    if error.outcome == UNKNOWN and status < 500:
+    if error.outcome == UNKNOWN and (status < 500 or status == 503):
         return 504
     return status
 

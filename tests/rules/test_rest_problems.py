@@ -91,6 +91,7 @@ def test_what_may_have_been_written_is_never_a_status_that_invites_a_repetition(
     """421 and 503 say 'nothing happened'; with outcome unknown that would be a lie."""
     assert status_of(kafka.NotLeaderOrFollower("moved", outcome=UNKNOWN)) == 504
     assert status_of(kafka.CorruptMessage("?", outcome=UNKNOWN)) == 504
+    assert status_of(kafka.CoordinatorNotAvailable("stopping", outcome=UNKNOWN)) == 504
     assert status_of(kafka.KafkaStorageError("disk", outcome=UNKNOWN)) == 507
     told = problem_of(kafka.NotEnoughReplicasAfterAppend("late", outcome=WRITTEN))
     assert (told["status"], told["outcome"]) == (504, "written")
