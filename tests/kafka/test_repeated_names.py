@@ -14,7 +14,7 @@ from minikafka.errors import CoordinatorLoadInProgress
 from minikafka.quorum.image import MetadataImage, TopicImage
 from minikafka.wire.admin import BROKER, TOPIC, DescribeConfigsRequest, DescribeConfigsResource
 from minikafka.wire.group_messages import FetchedOffset, OffsetFetchResponse
-from minikafka.wire.kafka.codec import decode, encode
+from minikafka.wire.kafka.codec import STRING_BYTES_MAX, decode, encode
 from minikafka.wire.kafka.translate.cluster import DESCRIBE_CONFIGS
 from minikafka.wire.kafka.translate.common import Exchange
 from minikafka.wire.response_room import RESPONSE_BYTES_MAX
@@ -28,8 +28,14 @@ TIMES = 300
 
 
 def offsets(metadata_bytes: int) -> OffsetFetchResponse:
-    """The committed offset of one partition."""
-    return OffsetFetchResponse(partitions=(FetchedOffset(topic="t", partition=0, metadata="m" * metadata_bytes),))
+    """The committed offsets of as many partitions as it takes."""
+    whole, rest = divmod(metadata_bytes, STRING_BYTES_MAX)
+    sizes = [STRING_BYTES_MAX] * whole + [rest]
+    return OffsetFetchResponse(
+        partitions=tuple(
+            FetchedOffset(topic="t", partition=number, metadata="m" * size) for number, size in enumerate(sizes)
+        )
+    )
 
 
 async def test_offsets_of_a_group_that_is_named_many_times_are_fetched_once():
