@@ -571,7 +571,6 @@ PLAN_FEATURES: Final = (
     (0.3, compacted_topic),
     (0.5, group_failovers),
     (0.1, regrown_log),
-    (0.1, elr_power_cut),
     (0.25, kafka_clients),
     (0.25, refused_connections),
     (0.2, transactors),
@@ -579,5 +578,6 @@ PLAN_FEATURES: Final = (
     (0.12, heartbeat_group),
     (0.35, pipelined_batches),
     (0.1, departing_broker),
+    (0.1, elr_power_cut),
 )
-"""How often each is drawn."""
+"""How often each is drawn. The last one may add brokers, whose number others draw with."""
