@@ -14,6 +14,7 @@ from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.plan_features import (
     PLAN_FEATURES,
     departing_broker,
+    elr_power_cut,
     heartbeat_group,
     kafka_clients,
     loops,
@@ -144,7 +145,7 @@ def test_what_else_a_seed_draws_stays_as_it_was() -> None:
         assert {each.client for each in plan.operations} >= {name for name in plan.kafka if name != READER} - {"k2"}
     assert 3 <= drawn <= 15
     adds = [add for _, add in PLAN_FEATURES]
-    # Two change settings only, the others add topics, clients and faults of their own.
+    # Two change settings only, the others add topics, clients and faults of their own; the last one adds brokers.
     assert adds[adds.index(kafka_clients) + 1 :] == [
         refused_connections,
         transactors,
@@ -152,6 +153,7 @@ def test_what_else_a_seed_draws_stays_as_it_was() -> None:
         heartbeat_group,
         pipelined_batches,
         departing_broker,
+        elr_power_cut,
     ]
     plain = plan_of(3, operations=20, faults=3, kinds=("crash",))
     added = kafka_clients(plain, Random(1))
