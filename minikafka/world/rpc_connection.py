@@ -80,7 +80,7 @@ class Head:
 
 
 _heads: dict[bytes, Head] = {}
-"""Those that were read before; of what is handed over to the general server nothing stays here."""
+"""Heads that were read before. A head that goes to the general server is not kept: it may have credentials."""
 
 
 def head_of(data: bytes) -> Head | None:

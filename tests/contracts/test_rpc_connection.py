@@ -174,7 +174,7 @@ def test_a_head_that_is_not_plain(head: bytes):
 
 
 def test_a_head_with_credentials_is_not_kept():
-    """It is handed over, and no part of it stays in memory."""
+    """The general server reads it, and no part of it stays in memory here."""
     plain = b"POST /rpc/Kept HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
     secret = b"Authorization: Basic bWU6c2VjcmV0\r\n"
     assert head_of(plain + b"\r\n") is not None

@@ -232,9 +232,9 @@ def test_a_proposal_that_may_still_be_committed_counts() -> None:
 def test_a_refused_proposal_is_none_that_may_be_recorded_later() -> None:
     """The leader counts its new member no more: a late copy of the request must not be accepted."""
     refused = event("isr_proposal_refused", epoch=1, error="INELIGIBLE_REPLICA")
-    told = (proposed((1, 2, 3)), refused)
-    assert committed(state_of((1, 2), 4), state_of((1, 2, 3), 5), *told) == ["isr_change_without_a_proposal"]
-    again = (*told, proposed((1, 2, 3), partition_epoch=5))
+    before = (proposed((1, 2, 3)), refused)
+    assert committed(state_of((1, 2), 4), state_of((1, 2, 3), 5), *before) == ["isr_change_without_a_proposal"]
+    again = (*before, proposed((1, 2, 3), partition_epoch=5))
     assert committed(state_of((1, 2), 5), state_of((1, 2, 3), 6), *again) == []
 
 
