@@ -230,6 +230,10 @@ class CompactedReplicas:
         ):
             return
         self.leader, self.follower = self.follower, self.leader
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """The leader's log is the line from here on, and the follower agrees with it."""
         self.epoch += 1
         end = self.leader.log.end_offset
         self.line = [entry for entry in self.line if entry.offset < end]
@@ -237,7 +241,7 @@ class CompactedReplicas:
         self.agree()
 
     def restart(self, how: str) -> None:
-        """A leader that may lose records leaves first: nobody else would have them."""
+        """A leader that may lose records leaves first: nobody else would have them. One that stays leads in a new epoch."""
         replica = self.drawn()
         if replica is self.leader and how == "power_cut":
             self.change_leader()
@@ -246,6 +250,8 @@ class CompactedReplicas:
         getattr(replica, how)()
         if replica is self.follower:
             self.agree()
+        else:
+            self.begin_epoch()
 
     def agree(self) -> None:
         """The follower cuts off what the leader does not have (KIP-279)."""
