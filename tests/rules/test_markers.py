@@ -232,6 +232,18 @@ def test_open_transactions_do_not_expire():
     assert expired == [0, 0, 1]
 
 
+def test_a_marker_begins_the_idle_time_again_even_if_it_ends_nothing():
+    """KIP-890: it raises the producer's epoch; forgotten at once, batches of the old epoch would be taken again."""
+    state = ProducerState()
+    written(state, from_producer(7, 0, "a"), 0)
+    assert [state.expire(now_ms=now_ms, idle_max_ms=500, high_watermark=1) for now_ms in (0, 400)] == [0, 0]
+    ended(state, EndTransaction(7, 1, False, 1), 1)
+    assert [state.expire(now_ms=now_ms, idle_max_ms=500, high_watermark=2) for now_ms in (600, 1099)] == [0, 0]
+    with pytest.raises(InvalidProducerEpoch):
+        state.check(from_producer(7, 1, "b"))
+    assert state.expire(now_ms=1100, idle_max_ms=500, high_watermark=2) == 1
+
+
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
 SNAPSHOT = bytes.fromhex(

@@ -28,6 +28,14 @@ def test_a_batch_that_comes_again_is_answered_with_its_offsets():
     assert state.check(batch) == Duplicate(40, 41, TIME + 1)
 
 
+def test_zero_is_a_producer_id():
+    """KIP-98: -1 alone stands for no producer; the first producer of a cluster is 0, and its batches are known, too."""
+    state = ProducerState()
+    batch = from_producer(0, 0, "a")
+    appended(state, batch, 40)
+    assert state.check(batch) == Duplicate(40, 40, TIME)
+
+
 def test_the_window_is_five_batches():
     """KAFKA-FACTS 6: any of the last five is a duplicate; an older one cannot be told from a gap."""
     state = ProducerState()

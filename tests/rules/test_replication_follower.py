@@ -83,6 +83,18 @@ def test_records_are_stored_as_they_came():
     assert f.log.epochs.entries == [(0, 0), (1, 2)]
 
 
+def test_what_was_appended_is_said_once_for_each_leader_epoch():
+    """The epochs of a fetch's batches in order, each with the offsets of its records: journals and explain read them."""
+    events = Recorded()
+    led = leader(log_of((0, 2), (1, 1), (3, 3)), isr=(1,), replicas=(1, 2), epoch=3)
+    f = follower(epoch=3, events=events)
+    step = f.on_response(answer(led, 0), asked=0)
+    assert isinstance(step, Extend)
+    f.append(step.batches)
+    appended = [(each["epoch"], each["base"], each["end"]) for each in events.of("batch_appended")]
+    assert appended == [(0, 0, 2), (1, 2, 3), (3, 3, 6)]
+
+
 def test_the_watermark_is_assigned_and_may_go_down():
     """KAFKA-FACTS 3.4: after a change of leader the new leader's may be lower; a maximum would be a guess."""
     f = follower(log_of((0, 3)), epoch=1, high_watermark=3)
