@@ -1,4 +1,4 @@
-"""Unmodified clients in Go (franz-go, sarama) and JavaScript (kafkajs, @confluentinc/kafka-javascript) against three brokers.
+"""Unmodified clients in Go (franz-go, sarama, segmentio's kafka-go) and JavaScript (kafkajs, Confluent's) against three brokers.
 
 Each program runs one scenario, checks what it gets, and prints what is asserted on here.
 """
@@ -24,6 +24,7 @@ PATIENCE_S = 120.0
 MARKS = {
     "franz": pytest.mark.go,
     "sarama": pytest.mark.go,
+    "segmentio": pytest.mark.go,
     "kafkajs": pytest.mark.node,
     "confluent": pytest.mark.confluent_node,
 }
@@ -102,26 +103,26 @@ def numbers_in(cluster: LocalCluster, topic: str, count: int) -> list[int]:
     return values
 
 
-@clients("franz", "sarama", "kafkajs", "confluent")
+@clients("franz", "sarama", "segmentio", "kafkajs", "confluent")
 def test_records_of_every_codec_and_acks_are_read_back(client: str, cluster: LocalCluster, programs: Path):
-    """20 records for each codec that the client has by itself and each of acks=all (idempotent), 1 and 0."""
+    """20 records for each codec that the client has by itself and each of acks=all (idempotent, but for kafka-go), 1 and 0."""
     codecs = {"kafkajs": 2, "confluent": 4}.get(client, 5)
     assert run(client, programs, "produce", cluster) == str(20 * 3 * codecs)
 
 
-@clients("franz", "sarama", "kafkajs", "confluent")
+@clients("franz", "sarama", "segmentio", "kafkajs", "confluent")
 def test_offsets_are_found_by_time(client: str, cluster: LocalCluster, programs: Path):
     """Three records, a second apart: the first after half a second is the second one; the end is 3."""
     assert run(client, programs, "offsets", cluster) == "1 3"
 
 
-@clients("franz", "sarama", "kafkajs", "confluent")
+@clients("franz", "sarama", "segmentio", "kafkajs", "confluent")
 def test_topics_are_administered(client: str, cluster: LocalCluster, programs: Path):
     """Create, describe, configure, add partitions, delete and create again with one partition, and produce to it."""
     assert run(client, programs, "admin", cluster, partitions=0) == "1"
 
 
-@clients("franz", "sarama", "kafkajs", "confluent")
+@clients("franz", "sarama", "segmentio", "kafkajs", "confluent")
 def test_an_eager_group_shares_commits_and_resumes(client: str, cluster: LocalCluster, programs: Path):
     """Two members share four partitions; a third one goes on at their commits. kafkajs may read a record twice."""
     assert run(client, programs, "eager", cluster).split()[0] == "80"
