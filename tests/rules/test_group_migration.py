@@ -273,6 +273,26 @@ def test_a_static_member_that_returns_with_the_classic_protocol_drops_its_regula
     assert {each.topic for each in shown.target_assignment} == {"t"}
 
 
+def test_a_static_member_that_returns_with_the_classic_protocol_has_its_partitions_and_nobody_rebalances():
+    """KIP-345 in a group of the consumer protocol: its new process takes its place."""
+    desk = desk_of()
+    desk.enter("stays")
+    before = desk.answers[desk.join(instance="i")].member_id
+    desk.beat("stays", 1, ())
+    desk.pass_time(0)
+
+    def of(member_id: str) -> list[tuple[int, ...]]:
+        [shown] = [each for each in desk.group().members if each.member_id == member_id]
+        return [each.partitions for each in shown.target_assignment]
+
+    epoch, partitions = desk.group().group_epoch, of(before)
+    assert partitions
+    back = desk.answers[desk.join(instance="i")].member_id
+    assert back != before
+    assert {each.member_id for each in desk.group().members} == {"stays", back}
+    assert (desk.group().group_epoch, of(back)) == (epoch, partitions)
+
+
 @pytest.mark.parametrize("is_empty", [False, True], ids=["upgrade", "empty classic group"])
 def test_a_refused_conversion_refuses_the_joins_that_waited_for_it(is_empty: bool):
     """The classic members still have their partitions: a second joiner would have received all of them at once."""

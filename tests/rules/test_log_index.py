@@ -120,6 +120,15 @@ def test_damaged_entries_are_not_sane():
     assert not TimeIndex(0, times.to_bytes()[:-1]).is_sane(end_offset=4)
 
 
+def test_an_entry_of_the_time_index_has_its_offset_whatever_the_segment_begins_with():
+    """KAFKA-FACTS 1.3: entries are relative to the segment's base offset."""
+    times = TimeIndex(100)
+    times.append_if_later(TIME, 103)
+    times.append_if_later(TIME + 5, 107)
+    assert times.before(TIME + 5) == (TIME, 103)
+    assert times.newest_before(107) == (TIME, 103)
+
+
 def test_a_full_index_rolls_the_segment():
     """KAFKA-FACTS 1.3: index entries are bounded by segment.index.bytes, the time index keeps a slot for the roll."""
     log = open_log(MemoryDisk(), TopicConfig(index_interval_bytes=0, segment_index_bytes=48))
