@@ -9,7 +9,7 @@ brokers are super users by their certificates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from minikafka.config import BrokerConfig
@@ -82,6 +82,13 @@ class Access:
         if permit is None:
             permit = self._permits[api, context] = self._permit(context, api, image)
         return permit
+
+    def may_read(self, context: RequestContext) -> Callable[[str], bool] | None:
+        """Return what says of a topic's name if the sender of a fetch may read it, by one image; None: all topics."""
+        permit = self.permit(context, "Fetch")
+        if permit is None:
+            return None
+        return cache(lambda topic: permit.may(Action(AclOperation.READ, ResourceType.TOPIC, topic)))
 
     def operations(self, context: RequestContext, resource_type: ResourceType, name: str) -> int:
         """Return what the sender of a request may do with a resource, as a bit field (KIP-430).

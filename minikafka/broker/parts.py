@@ -171,7 +171,10 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
     def fetch(request: m.FetchRequest, context: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return quorum.handle(request)
-        return handle_fetch(replicas, request, session_alive=alive, sends_files=context.sends_files)
+        may_read = None
+        if broker.access is not None and request.replica_id < 0 and (request.session_epoch >= 0 or request.session_id):
+            may_read = broker.access.may_read(context)
+        return handle_fetch(replicas, request, session_alive=alive, sends_files=context.sends_files, may_read=may_read)
 
     def describe_replicas(request: m.DescribeReplicasRequest, _: RequestContext) -> m.DescribeReplicasResponse:
         return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)

@@ -14,13 +14,20 @@ from msgspec.structs import replace
 from minikafka.broker import parts, replica_fetcher
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.dispatch import settled
-from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from minikafka.errors import (
+    FencedLeaderEpoch,
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    TopicAuthorizationFailed,
+)
 from minikafka.replication.fetch_session import FetcherSession, FetchSession
 from minikafka.replication.leader import PartitionState
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
-from minikafka.sim.cluster import SimCluster
-from minikafka.types import NO_EPOCH, TopicPartition
+from minikafka.sim.cluster import CLIENTS_PORT, SimCluster, node_name
+from minikafka.sim.tenant_plans import AUTHORIZER
+from minikafka.types import NO_EPOCH, Address, TopicPartition
+from minikafka.wire.acls import Acl, AclOperation, ResourceType
 from minikafka.wire.messages import FetchPartition, FetchRequest, FetchResponse
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 
@@ -162,9 +169,10 @@ def test_without_slots_everything_is_named_each_time(seen: list[Seen]) -> None:
 Ask = Callable[..., FetchResponse]
 
 
-def asking(cluster: SimCluster, node: int = 1) -> Ask:
-    """A consumer that speaks the protocol."""
+def asking(cluster: SimCluster, address: Address | None = None) -> Ask:
+    """A consumer that speaks the protocol with broker 1."""
     world = cluster.sim.of("reader")
+    broker = cluster.address_of(1) if address is None else address
 
     def ask(session: tuple[int, int], *items: FetchPartition, **facts: Any) -> FetchResponse:
         request = FetchRequest(
@@ -172,7 +180,7 @@ def asking(cluster: SimCluster, node: int = 1) -> Ask:
         )
 
         async def send() -> FetchResponse:
-            return await call(world.network, cluster.address_of(node), request, world.clock.now() + 10)  # type: ignore[no-any-return]
+            return await call(world.network, broker, request, world.clock.now() + 10)  # type: ignore[no-any-return]
 
         return cluster.run(send(), node="reader")
 
@@ -221,6 +229,53 @@ def test_a_long_poll_of_a_session_ends_with_a_partition_that_it_did_not_name() -
         assert 1.0 <= cluster.sim.loop.now - began < 2.0
         cluster.run_for(1.0)
         sending.result()
+
+
+SECURED = {"min_insync_replicas": "1", "authorizer_class_name": AUTHORIZER, "super_users": "User:admin"}
+
+
+def polled(topic: str) -> list[tuple[list[tuple[str, int, int]], float, list[bytes]]]:
+    """What a reader gets of a topic and how long it takes: at the first request, and later without naming it; while it
+    may not read the topic, before and after a record is written to it, and then as it may.
+    """
+    found = []
+    with simulated(brokers=1, **SECURED) as cluster:
+        cluster.create_topic("orders")
+        client, ask = Client(cluster), asking(cluster, Address(node_name(1), CLIENTS_PORT))
+
+        def poll(session: tuple[int, int], *items: FetchPartition) -> int:
+            began = cluster.sim.loop.now
+            response = ask(session, *items, max_wait_ms=9000)
+            seen = [(each.error_message, each.error_code, each.high_watermark) for each in response.partitions]
+            records = [bytes(buffer) for each in response.partitions for buffer in each.records]
+            found.append((seen, round(cluster.sim.loop.now - began, 1), records))
+            return response.session_id
+
+        own = poll((0, 0), FetchPartition(topic=topic, partition=0, fetch_offset=0))
+        poll((own, 1))
+        client.send(b"a")
+        poll((own, 2))
+        acl = Acl(
+            resource_type=ResourceType.TOPIC,
+            resource_name="orders",
+            principal="User:reader",
+            operation=AclOperation.READ,
+        )
+        client.run(client.admin.create_acls([acl]))
+        poll((own, 3))
+    return found
+
+
+def test_a_session_shows_nothing_of_a_topic_that_may_not_be_read() -> None:
+    """Not even by timing: its partition gets the error at once, whether it exists or not and whatever is written to it.
+
+    It stays in the session, as in Kafka, and so is read from the moment of the grant.
+    """
+    denied, unknown = polled("orders"), polled("other")
+    assert [each[0][0][1:] for each in denied[:3]] == [(TopicAuthorizationFailed.code, -1)] * 3
+    assert [each[1:] for each in denied[:3]] == [each[1:] for each in unknown[:3]] == [(0.0, [])] * 3
+    (((_, code, high_watermark),), _, records) = denied[3]
+    assert (code, high_watermark, len(records)) == (0, 1, 1)
 
 
 def lead_again(cluster: SimCluster) -> None:

@@ -14,6 +14,8 @@
   could change the answer. Only what is news is answered. A long poll looks again only at the partitions that woke it.
   A follower's partitions where nothing happens are idle: the request counts for all of them at once, without a look at
   each (``IdleFetches``). A leader stirs them first when something changes, and so they are looked at again.
+- A session keeps partitions that its client may not read. They get the error before any look at the partition, so that
+  neither the response nor its moment depends on what is there.
 - With ``read_committed`` a consumer reads below the last stable offset, taken together with the high watermark, and is
   given the aborted transactions in what it reads, and leaves their batches out itself (KIP-98). With
   ``read_uncommitted`` the list is empty.
@@ -22,7 +24,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from minikafka.broker.lifecycle import SessionAlive, session_expired
@@ -33,6 +35,7 @@ from minikafka.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     ProtocolError,
+    TopicAuthorizationFailed,
     error_name,
 )
 from minikafka.parked import Result
@@ -103,11 +106,17 @@ class _Read:
 
 
 def handle_fetch(
-    replicas: ReplicaManager, request: FetchRequest, *, session_alive: SessionAlive, sends_files: bool = False
+    replicas: ReplicaManager,
+    request: FetchRequest,
+    *,
+    session_alive: SessionAlive,
+    sends_files: bool = False,
+    may_read: Callable[[str], bool] | None = None,
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Read, wait if there is too little, read again; see the head of this file.
 
-    With ``sends_files`` records of the response may be :class:`FileRegion` objects. Raises InvalidRequest,
+    With ``sends_files`` records of the response may be :class:`FileRegion` objects. ``may_read`` takes a topic's name;
+    None: the client may read every topic of its session. Raises InvalidRequest,
     FetchSessionIdNotFound, InvalidFetchSessionEpoch.
     """
     if request.max_wait_ms < 0:
@@ -119,7 +128,7 @@ def handle_fetch(
     if request.replica_id >= 0 and replicas.broker_epoch_of(request.replica_id) != request.replica_epoch:
         wait_ms = min(wait_ms, NEWCOMER_WAIT_MS_MAX)
     as_regions = sends_files and request.replica_id < 0
-    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions)
+    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions, may_read)
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asks_anything():
         return fetch.response_when_cached()
@@ -164,9 +173,11 @@ class _Fetch:
         session: FetchSession | None,
         session_alive: SessionAlive,
         as_regions: bool,  # noqa: FBT001 - named at its only call
+        may_read: Callable[[str], bool] | None,
     ) -> None:
         self.as_regions = as_regions
         """Large reads from files may be regions: a consumer's, since no truncation reaches what it may read."""
+        self._may_read = may_read
         self.replicas = replicas
         self.request = request
         self.session = session
@@ -197,7 +208,7 @@ class _Fetch:
         its session. ``keep_fresh``: nothing happened since the last wake-up, what it has read stands.
         """
         fresh = self.fresh if keep_fresh else {}
-        is_follower, session = self.is_follower, self.session
+        is_follower, session, may_read = self.is_follower, self.session, self._may_read
         short_way = self._may_ask_again() if acknowledge or not is_follower else True
         node, epoch, now = self.request.replica_id, self.request.replica_epoch, self.replicas.clock.now()
         idle = None
@@ -214,7 +225,7 @@ class _Fetch:
         for cached in self.asked:
             leader = (
                 cached.quiet_leader(is_follower=is_follower, reads_committed=self._reads_committed)
-                if short_way
+                if short_way and (may_read is None or may_read(cached.name.topic))
                 else None
             )
             if leader is not None:
@@ -240,6 +251,9 @@ class _Fetch:
         return not is_former and not self.replicas.purgatory.is_watched(Mark.LOG_START)
 
     def _read_one(self, cached: CachedPartition, budget: int, *, first: bool, acknowledge: bool) -> _Read:
+        if self._may_read is not None and not self._may_read(cached.name.topic):
+            denied = TopicAuthorizationFailed(f"The client has no permission for READ on TOPIC {cached.name.topic}.")
+            return _refusal(self.replicas, cached.name, None, denied)
         return _read_one(
             self.replicas,
             self.request,
