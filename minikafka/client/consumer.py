@@ -217,13 +217,19 @@ class Consumer(Client):
             self._assign_subscribed()
 
     def _assign_subscribed(self) -> None:
-        if self._metadata is not None:
-            view = self._metadata.view
-            self._positions.assign(
-                TopicPartition(topic, index)
-                for topic in self._subscription.topics
-                for index in range(view.partition_count(topic) or 0)
-            )
+        """All partitions of the topics. Those of a topic that is not known keep their positions: without them a reset
+        would pass over records of a topic that is created again.
+        """
+        if self._metadata is None:
+            return
+        assigned: list[TopicPartition] = []
+        for topic in self._subscription.topics:
+            count = self._metadata.view.partition_count(topic)
+            if count is None:
+                assigned += [each for each in self._positions.states if each.topic == topic]
+            else:
+                assigned += [TopicPartition(topic, index) for index in range(count)]
+        self._positions.assign(assigned)
 
     # ------------------------------------------------------------------------------------------------------- group
 

@@ -51,6 +51,26 @@ def test_records_of_a_topic_that_was_created_again_are_all_read(group: str | Non
             assert {name: each.offset for name, each in found.items()} == {ORDERS: len(PRESENT)}
 
 
+def test_a_topic_that_was_seen_to_be_gone_is_read_from_its_first_record() -> None:
+    """Without a group a consumer keeps its place in a topic that it does not find, or a reset to ``latest`` would pass over
+    what was sent before it finds the new one.
+    """
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send_all(FORMER)
+        worker = Worker(cluster, "reader", commits=False, settings={"auto_offset_reset": "earliest", "group_id": None})
+        cluster.until(lambda: len(worker.values) == len(FORMER), 30.0, "the first records to be read")
+        worker.consumer._positions._reset_policy = "latest"
+        client.run(client.admin.delete_topics([ORDERS.topic]))
+        metadata = worker.consumer._running_metadata()
+        cluster.until(lambda: metadata.view.partition_count(ORDERS.topic) is None, 60.0, "the reader to miss the topic")
+        client.run(client.admin.create_topics([NewTopic(ORDERS.topic, 1, 3)]))
+        client.send_all(PRESENT)
+        cluster.until(lambda: len(worker.values) == len(FORMER) + len(PRESENT), 60.0, "the new topic to be read")
+        worker.end()
+        assert list(worker.values) == FORMER + PRESENT
+
+
 def test_fetches_and_commits_name_the_topic_that_they_mean() -> None:
     """One that is under way while the topic is replaced then reaches no other topic: it is refused."""
     with simulated_orders() as cluster:
