@@ -268,7 +268,10 @@ class GroupManager:
         verifier = self._verifier()
         if not verifier.must_ask(request.transaction_version):
             return None
-        guard = shard.leader.log.producers.guard_of(request.producer_id, request.producer_epoch)
+        try:
+            guard = shard.leader.log.producers.guard_of(request.producer_id, request.producer_epoch)
+        except kafka.ProtocolError as error:
+            raise as_coordinator(error) from error
         if guard is OPEN_TRANSACTION:
             return guard
         name = shard.partition.partition

@@ -23,10 +23,10 @@ PENDING_MAX = 8
 
 PRODUCE_KEY = 0
 
-LISTING_KEYS = frozenset({15, 16, 32, 35, 46, 66, 69, 75})
-"""DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, ListPartitionReassignments, ListTransactions,
-ConsumerGroupDescribe and DescribeTopicPartitions: small requests that may have large responses. They take turns as
-large frames do.
+LISTING_KEYS = frozenset({15, 16, 29, 32, 35, 46, 48, 50, 61, 66, 69, 75})
+"""DescribeGroups, ListGroups, DescribeAcls, DescribeConfigs, DescribeLogDirs, ListPartitionReassignments,
+DescribeClientQuotas, DescribeUserScramCredentials, DescribeProducers, ListTransactions, ConsumerGroupDescribe and
+DescribeTopicPartitions: small requests that may have large responses. They take turns as large frames do.
 """
 
 LARGE_FRAME = 8 * 1024

@@ -94,6 +94,7 @@ _UNAVAILABLE = (
     kafka.NotEnoughReplicas,
     kafka.NotEnoughReplicasAfterAppend,
     kafka.RequestTimedOut,
+    kafka.ThrottlingQuotaExceeded,
 )
 _MOVED = (kafka.NotLeaderOrFollower, kafka.KafkaStorageError)
 

@@ -10,6 +10,8 @@ Rules for this file:
    past are still being sent today. A producer with an open transaction never expires, nor one whose last marker is not
    below the high watermark: its entry is what tells a restart to look for that marker (:func:`replay_producers`). One
    of which only a marker is known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
+   None goes early to make room for others, because its retry would be appended once more. Leaders refuse new producers
+   instead, beyond PRODUCERS_MAX.
 4. State changes after the append, never before it (KAFKA-6683).
 5. A replay begins with the newest snapshot that can be believed and reads the batches after it: of data only the
    headers, of markers the whole batch. It removes snapshots that cannot be read, and writes nothing.
@@ -18,7 +20,6 @@ Rules for this file:
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from minikafka.errors import (
     InvalidTxnState,
     OutOfOrderSequenceNumber,
     ProtocolError,
+    ThrottlingQuotaExceeded,
     TransactionCoordinatorFenced,
 )
 from minikafka.log.names import LOG, SNAPSHOT, offset_name
@@ -52,6 +54,14 @@ from minikafka.wire.markers import TRANSACTION_V2, EndTransaction, marker_of
 
 WINDOW_COUNT = 5
 """Batches remembered per producer: as many as a Kafka client may have in flight."""
+
+PRODUCERS_MAX = 100_000
+"""Producers of one log, with those that are verified. A leader refuses batches of further ones: each takes half a KiB
+of memory until ``producer.id.expiration.ms``, and clients choose their producer ids.
+"""
+
+GUARDS_MAX = 8
+"""Epochs of one producer that are verified at a time; the lowest one makes room."""
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
@@ -99,7 +109,8 @@ class ProducerEntry(NamedTuple):
 @dataclass(slots=True)
 class _Producer:
     epoch: int
-    window: deque[_Written] = field(default_factory=lambda: deque(maxlen=WINDOW_COUNT))
+    window: list[_Written] = field(default_factory=list)
+    """Its last WINDOW_COUNT batches in this epoch. A deque takes four times the memory."""
     seen_ms: int | None = None
     """When expiry first looked at it after its last batch."""
     last_timestamp: int = NO_TIMESTAMP
@@ -142,6 +153,7 @@ class ProducerState:
 
         Raises:
             InvalidProducerEpoch: A newer incarnation of the producer has written or was fenced here.
+            ThrottlingQuotaExceeded: The producer is not known, and the log has PRODUCERS_MAX already.
         """
         known = self._producers.get(batch.producer_id)
         if known is not None and _duplicate_of(batch, known) is not None:
@@ -152,15 +164,22 @@ class ProducerState:
         return guard
 
     def guard_of(self, producer_id: int, epoch: int, *, begins_at_zero: bool = False) -> VerificationGuard:
-        """As :meth:`begin_verification`, for a batch without sequences. Raises InvalidProducerEpoch."""
+        """As :meth:`begin_verification`, for a batch without sequences.
+
+        Raises InvalidProducerEpoch, ThrottlingQuotaExceeded.
+        """
         known = self._producers.get(producer_id)
         if known is not None and known.epoch > epoch:
             raise _old_epoch(producer_id, epoch, known.epoch)
         if known is not None and known.epoch == epoch and known.transaction_start != NO_OFFSET:
             return OPEN_TRANSACTION
+        if known is None and producer_id not in self._guards:
+            self._check_room(producer_id)
         guards = self._guards.setdefault(producer_id, {})
         guard = guards.get(epoch)
         if guard is None:
+            if len(guards) >= GUARDS_MAX:
+                del guards[min(guards)]
             guard = guards[epoch] = VerificationGuard(begins_at_zero=begins_at_zero)
         guard.seen_ms = None
         return guard
@@ -183,6 +202,7 @@ class ProducerState:
             OutOfOrderSequenceNumber: A batch before this one is missing.
             InvalidTxnState: The producer has a transaction open, and the batch is not part of it; or the batch is
                 transactional, and the transaction that was verified has ended.
+            ThrottlingQuotaExceeded: The producer is not known, and the log has PRODUCERS_MAX already.
         """
         if batch.producer_id == NO_PRODUCER or batch.attributes & CONTROL_BIT:
             return None
@@ -195,6 +215,8 @@ class ProducerState:
         if guard is not None and (known is None or known.transaction_start == NO_OFFSET):
             self._check_guard(batch, guard, is_known=known is not None)
         if known is None:
+            if batch.producer_id not in self._guards:
+                self._check_room(batch.producer_id)
             if sequencing == FOLLOWS and batch.base_sequence > 0:
                 raise OutOfOrderSequenceNumber(
                     f"producer {batch.producer_id} is not known, and sequence {batch.base_sequence} follows another one"
@@ -210,6 +232,14 @@ class ProducerState:
                 f"{known.transaction_start}, and this batch is not part of it; commit or abort the transaction first"
             )
         return None
+
+    def _check_room(self, producer_id: int) -> None:
+        """Raise ThrottlingQuotaExceeded if one more producer is too many. Nothing of it is in the log."""
+        if len(self._producers) + len(self._guards) >= PRODUCERS_MAX:
+            raise ThrottlingQuotaExceeded(
+                f"producer {producer_id} is new, and the partition has {PRODUCERS_MAX} idempotent producers, which is "
+                "the limit; let applications keep their producers, or lower producer.id.expiration.ms"
+            )
 
     def _check_guard(self, batch: RecordBatch, guard: VerificationGuard, *, is_known: bool) -> None:
         if self._guards.get(batch.producer_id, {}).get(batch.producer_epoch) is not guard:
@@ -276,7 +306,10 @@ class ProducerState:
         if known is None or known.epoch != batch.producer_epoch:
             known = self._known(producer_id, batch.producer_epoch)
         if batch.base_sequence != NO_SEQUENCE:
-            known.window.append(
+            window = known.window
+            if len(window) == WINDOW_COUNT:
+                del window[0]
+            window.append(
                 _Written(
                     batch.base_sequence,
                     batch.last_sequence,

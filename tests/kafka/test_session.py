@@ -798,8 +798,9 @@ async def test_lists_take_turns():
 def test_requests_for_lists_are_named_by_their_keys():
     """The table has numbers."""
     names = """
-        DescribeGroups ListGroups DescribeConfigs DescribeLogDirs ListPartitionReassignments ListTransactions
-        ConsumerGroupDescribe DescribeTopicPartitions
+        DescribeGroups ListGroups DescribeAcls DescribeConfigs DescribeLogDirs ListPartitionReassignments
+        DescribeClientQuotas DescribeUserScramCredentials DescribeProducers ListTransactions ConsumerGroupDescribe
+        DescribeTopicPartitions
     """.split()
     assert {api_named(name).key for name in names} == LISTING_KEYS
     assert api_named("Metadata").key == METADATA_KEY

@@ -7,7 +7,8 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from minikafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from minikafka.errors import NOT_WRITTEN, InvalidProducerEpoch, OutOfOrderSequenceNumber, ThrottlingQuotaExceeded
+from minikafka.log import producer_state
 from minikafka.log.producer_state import BadSnapshot, Duplicate, ProducerState, parse_snapshot
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import CONTROL_LEADER_CHANGE, control_batch
@@ -44,6 +45,25 @@ def test_the_window_is_five_batches():
     assert [state.check(from_producer(7, n, "x")) for n in range(1, 6)] == [Duplicate(n, n, TIME) for n in range(1, 6)]
     with pytest.raises(OutOfOrderSequenceNumber):
         state.check(from_producer(7, 0, "x"))
+
+
+def test_a_producer_beyond_the_limit_is_refused_and_known_ones_go_on(monkeypatch: pytest.MonkeyPatch):
+    """Clients invent producer ids. None that is known is forgotten for another: its retry would be appended again."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    state = ProducerState()
+    for producer in (7, 8):
+        appended(state, from_producer(producer, 0, "a"), producer)
+    with pytest.raises(ThrottlingQuotaExceeded, match=r"producer 9 is new, .* producer\.id\.expiration\.ms") as caught:
+        state.check(from_producer(9, 0, "a"))
+    assert (caught.value.retriable, caught.value.outcome) == (True, NOT_WRITTEN)
+    assert state.check(from_producer(7, 0, "a")) == Duplicate(7, 7, TIME)
+    appended(state, from_producer(7, 1, "b"), 9)
+    # Followers take over what the leader has.
+    state.note(from_producer(9, 0, "a"), base_offset=10, timestamp=TIME)
+    assert len(state) == 3
+    for now_ms in (0, 1):
+        state.expire(now_ms=now_ms, idle_max_ms=1, high_watermark=11)
+    assert state.check(from_producer(10, 0, "a")) is None
 
 
 def test_a_gap_is_refused_and_says_what_was_expected():

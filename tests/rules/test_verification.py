@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
+from minikafka.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    ThrottlingQuotaExceeded,
+)
+from minikafka.log import producer_state
 from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.wire.batch import RecordBatch
@@ -44,6 +50,23 @@ def test_first_batch_needs_its_guard_and_later_ones_the_open_transaction():
     second = in_transaction(7, 1, "b")
     assert leader.state.begin_verification(second) is OPEN_TRANSACTION
     leader.append(second, OPEN_TRANSACTION)
+
+
+def test_guards_of_invented_producers_and_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """They are kept before the coordinator says if there is such a transaction. The producers that are known go on."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    state = ProducerState()
+    first = [state.begin_verification(in_transaction(producer, 0, "a")) for producer in (7, 8)]
+    with pytest.raises(ThrottlingQuotaExceeded):
+        state.guard_of(9, 0)
+    with pytest.raises(ThrottlingQuotaExceeded):
+        state.check(in_transaction(9, 0, "a"))
+    assert state.begin_verification(FIRST) is first[0]
+    assert state.check(FIRST, first[0]) is None
+    epochs = range(1, 3 * producer_state.GUARDS_MAX)
+    guards = [state.guard_of(7, epoch) for epoch in epochs]
+    assert len(state._guards[7]) == producer_state.GUARDS_MAX
+    assert state.guard_of(7, epochs[-1]) is guards[-1]
 
 
 def test_batch_of_a_transaction_that_ended_while_it_was_verified_is_refused():

@@ -286,7 +286,7 @@ def only_the_newest(original: Callable[..., Any]) -> Callable[..., Any]:
     def check(self: ProducerState, batch: RecordBatch, *others: Any) -> Any:
         known = self._producers.get(batch.producer_id)
         while known is not None and len(known.window) > 1:
-            known.window.popleft()
+            del known.window[0]
         return original(self, batch, *others)
 
     return check
