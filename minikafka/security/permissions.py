@@ -80,6 +80,15 @@ class Permit:
     """Called with the reported operations that :meth:`denial` allows."""
     allowed: set[Action] = field(default_factory=set)
     """What was found to be allowed, of the other operations."""
+    hidden: dict[AclOperation, tuple[str, ...]] = field(default_factory=dict)
+    """Of :meth:`hidden_topics`."""
+
+    def hidden_topics(self, operation: AclOperation) -> tuple[str, ...]:
+        """The topics for which the operation is not allowed. Each is checked once."""
+        if operation not in self.hidden:
+            denied = (name for name in self.topics if not self.may(Action(operation, TOPIC, name)))
+            self.hidden[operation] = tuple(denied)
+        return self.hidden[operation]
 
     def allows(self, actions: Sequence[Action]) -> bool:
         """Return True if one of the actions is allowed, or none needed. Responses leave out the rest silently."""
@@ -427,7 +436,7 @@ def _consumer_heartbeat(request: g.ConsumerGroupHeartbeatRequest, permit: Permit
         error = permit.denial(may_describe(name))
         if error is not None:
             raise error
-    hidden = tuple(name for name in permit.topics if not permit.allows(may_describe(name)))
+    hidden = permit.hidden_topics(DESCRIBE)
     return Screened(replace(request, hidden_topics=hidden) if hidden else request)
 
 

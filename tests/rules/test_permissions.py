@@ -312,6 +312,21 @@ def test_a_member_needs_its_group_and_its_topics():
     assert screen("ConsumerGroupHeartbeat", unchanged, permit(read_group)).request is unchanged
 
 
+def test_a_heartbeat_checks_no_topic_that_an_earlier_one_has_checked():
+    """Each member sends several a second, and a cluster has thousands of topics. Newer metadata has another permit."""
+    checked: list[str] = []
+
+    def may(action: Action) -> bool:
+        checked.append(action.resource_name)
+        return action.resource_name != "b"
+
+    mine = Permit(principal="User:alice", may=may, may_by_type=lambda *_: True, topics=("a", "b"))
+    asked = g.ConsumerGroupHeartbeatRequest(group_id="g", member_epoch=4)
+    for _ in range(3):
+        assert screen("ConsumerGroupHeartbeat", asked, mine).request.hidden_topics == ("b",)
+    assert checked == ["g", "a", "b"]
+
+
 @pytest.mark.parametrize("member", ["subscribed_topic_names", "assignment", "target_assignment"])
 def test_members_of_a_consumer_group_are_shown_with_all_their_topics_only(member: str):
     """As in Kafka; otherwise the names of denied topics and their partitions would be shown."""
