@@ -151,6 +151,21 @@ async def test_settings_of_a_topic_that_cannot_be(client: RawClient):
     assert errors_in(await client.call("DescribeConfigs", 4, {"resources": [resource]})) == {INVALID_TOPIC}
 
 
+async def test_a_setting_without_a_value_refuses_its_topic_only(client: RawClient):
+    """The other topics of the request are created, unless they have the same name."""
+
+    def topic(name: str, value: str | None) -> Message:
+        configs = [{"name": "retention.ms", "value": value}]
+        return {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": configs}
+
+    topics = [topic("empty", None), topic("whole", "1000"), topic("empty", "1000")]
+    asked = {"topics": topics, "timeout_ms": 10_000, "validate_only": False}
+    answer = await settled(client, "CreateTopics", 7, asked)
+    found = {each["name"]: (each["error_code"], each["error_message"]) for each in answer["topics"]}
+    assert found == {"empty": (40, "retention.ms of topic 'empty' has no value"), "whole": (0, None)}
+    assert len(answer["topics"]) == 2
+
+
 async def test_unknown_elections_are_refused_at_each_partition(client: RawClient):
     """Clients look there."""
     asked = {"election_type": 2, "topic_partitions": [{"topic": "t", "partitions": [0, 1]}], "timeout_ms": 9000}

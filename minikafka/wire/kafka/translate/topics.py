@@ -39,14 +39,25 @@ CONFIGS_FROM = 5
 """The response has the settings of the created topics (KIP-525)."""
 
 
+def _without_value(message: Message) -> dict[str, m.CreatedTopic]:
+    """By name the errors of topics with a setting whose value is null."""
+    return {
+        topic["name"]: m.CreatedTopic.failed(
+            InvalidConfig(f"{each['name']} of topic {topic['name']!r} has no value"), name=topic["name"]
+        )
+        for topic in message["topics"]
+        for each in topic["configs"]
+        if each["value"] is None
+    }
+
+
 def _create_request(message: Message, exchange: Exchange) -> m.CreateTopicsRequest:
     topics = []
+    refused = _without_value(message)
     for topic in message["topics"]:
-        configs = {}
-        for each in topic["configs"]:
-            if each["value"] is None:
-                raise InvalidConfig(f"{each['name']} of topic {topic['name']!r} has no value", setting=each["name"])
-            configs[each["name"]] = each["value"]
+        if topic["name"] in refused:
+            continue
+        configs = {each["name"]: each["value"] for each in topic["configs"]}
         assignments = tuple(
             typed(m.ReplicaAssignment, each, partition=each["partition_index"]) for each in topic["assignments"]
         )
@@ -61,6 +72,7 @@ def _create_response(message: Message, response: Any, exchange: Exchange) -> Mes
         return TopicAuthorizationFailed.code if is_hidden else NONE
 
     asked: list[Message] = [{"name": name} for name in dict.fromkeys(topic["name"] for topic in message["topics"])]
+    answers = [*_each_name_once(response.topics), *_without_value(message).values()]
     return {
         "topics": [
             {
@@ -69,7 +81,7 @@ def _create_response(message: Message, response: Any, exchange: Exchange) -> Mes
                 "topic_config_error_code": hidden(each),
                 "configs": [{**plain(config), "read_only": False, "is_sensitive": False} for config in each.configs],
             }
-            for each in each_answer(response, _each_name_once(response.topics), m.CreatedTopic, asked)
+            for each in each_answer(response, answers, m.CreatedTopic, asked)
         ]
     }
 
