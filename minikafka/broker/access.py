@@ -83,12 +83,13 @@ class Access:
             permit = self._permits[api, context] = self._permit(context, api, image)
         return permit
 
-    def may_read(self, context: RequestContext) -> Callable[[str], bool] | None:
-        """Return what says of a topic's name if the sender of a fetch may read it, by one image; None: all topics."""
-        permit = self.permit(context, "Fetch")
-        if permit is None:
-            return None
-        return cache(lambda topic: permit.may(Action(AclOperation.READ, ResourceType.TOPIC, topic)))
+    def topics_check(self, context: RequestContext, api: str, operation: AclOperation) -> Callable[[str], bool] | None:
+        """Return what says of a topic's name if the sender of a request may do this with it, by one image.
+
+        None: with every topic.
+        """
+        permit = self.permit(context, api)
+        return None if permit is None else cache(lambda name: permit.may(Action(operation, ResourceType.TOPIC, name)))
 
     def operations(self, context: RequestContext, resource_type: ResourceType, name: str) -> int:
         """Return what the sender of a request may do with a resource, as a bit field (KIP-430).

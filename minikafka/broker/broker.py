@@ -50,6 +50,7 @@ from minikafka.tasks import Flag, Tasks
 from minikafka.transactions.records import check_transactional_id
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition, uuid_text
 from minikafka.wire import messages as m
+from minikafka.wire.acls import AclOperation
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
 
@@ -145,6 +146,9 @@ class Broker:
         from minikafka.broker.access import Access  # noqa: PLC0415 - brokers without an authorizer do without
 
         return Access(config, self.parts.image, self.world.events, self.world.clock.now, self._is_current)
+
+    def _may_describe(self, context: RequestContext) -> Callable[[str], bool] | None:
+        return None if self.access is None else self.access.topics_check(context, "JoinGroup", AclOperation.DESCRIBE)
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
@@ -371,6 +375,7 @@ class Broker:
             ask_controller=self.ask_controller,
             verifier=parts.verifier,
             spawn=self._tasks.spawn,
+            may_describe=self._may_describe,
         )
         self.transactions = parts.transactions = TransactionManager(
             config,

@@ -19,6 +19,7 @@ from minikafka.coordination.rule import Step, Ticket, as_coordinator
 from minikafka.groups.consumer.group import JOIN
 from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import GroupSettings, check_group_id
+from minikafka.groups.protocol import Subscription
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.ports import RequestContext, World
@@ -58,8 +59,11 @@ class GroupManager:
         ask_controller: Callable[[object], Awaitable[object | None]],
         verifier: Callable[[], Verifier],
         spawn: Spawn,
+        may_describe: Callable[[RequestContext], Callable[[str], bool] | None],
     ) -> None:
+        """``may_describe`` gives what says of a topic's name if the sender of a request may describe it; None: all."""
         self._world = world
+        self._may_describe = may_describe
         self.history = GroupHistory(
             keep_ms=config.history_minutes * 60_000, bytes_max=config.history_bytes // HISTORY_SHARE
         )
@@ -194,6 +198,10 @@ class GroupManager:
         if not request.client_host:
             # Who forwards for a person says where that person is.
             request = replace(request, client_host=context.client_host, software=context.software)
+        may_describe = self._may_describe(context)
+        if may_describe is not None and self._shard(request.group_id).coordinator.assigns(request.group_id):
+            hidden = tuple(name for name in _subscribed(request) if not may_describe(name))
+            request = replace(request, hidden_topics=hidden)
         response: g.JoinGroupResponse = await self._asked(request, GroupCoordinator.join)
         return response
 
@@ -418,3 +426,11 @@ def _joined(
 def _is_there(image: MetadataImage, name: str, topic_id: str) -> bool:
     topic = image.topics.get(name)
     return topic is not None and topic.topic_id == topic_id
+
+
+def _subscribed(request: g.JoinGroupRequest) -> tuple[str, ...]:
+    """The topics of a subscription; none if it cannot be read, which the coordinator refuses."""
+    try:
+        return Subscription.topics_in(bytes(request.protocols[0].metadata)) if request.protocols else ()
+    except ValueError:
+        return ()

@@ -41,6 +41,7 @@ from minikafka.quorum.controller_topics import list_partition_reassignments
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire import messages as m
+from minikafka.wire.acls import AclOperation
 from minikafka.wire.apis import BY_REQUEST
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def handler_table(broker: Broker) -> dict[str, ApiHandler]:
             return quorum.handle(request)
         may_read = None
         if broker.access is not None and request.replica_id < 0 and (request.session_epoch >= 0 or request.session_id):
-            may_read = broker.access.may_read(context)
+            may_read = broker.access.topics_check(context, "Fetch", AclOperation.READ)
         return handle_fetch(replicas, request, session_alive=alive, sends_files=context.sends_files, may_read=may_read)
 
     def describe_replicas(request: m.DescribeReplicasRequest, _: RequestContext) -> m.DescribeReplicasResponse:

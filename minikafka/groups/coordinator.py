@@ -227,6 +227,10 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- members
 
+    def assigns(self, group: str) -> bool:
+        """Return True if the coordinator assigns the group's partitions: it is one of the consumer protocol."""
+        return self._consumers.get(group) is not None
+
     def join(self, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         """JoinGroup: parked until the join phase ends."""
         check_group_id(request.group_id)

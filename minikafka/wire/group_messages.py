@@ -68,6 +68,9 @@ class JoinGroupRequest(Request):
     """False: clients before KIP-394, which do not know MEMBER_ID_REQUIRED, join at once."""
     knows_skip_assignment: bool = True
     """False: clients before KIP-814. A static leader that comes back must not learn that it leads: it would assign."""
+    hidden_topics: tuple[str, ...] = ()
+    """Names among those it subscribes to that the client may not describe. The broker sets this for groups in which it
+    assigns itself."""
 
 
 class JoinedMember(Message):

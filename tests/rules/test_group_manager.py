@@ -55,6 +55,7 @@ class Office:
             ask_controller=cast("Any", None),
             verifier=cast("Any", None),
             spawn=cast("Any", None),
+            may_describe=lambda _: None,
         )
         self.groups.shards._shards[SHARD] = cast("Any", self)
 

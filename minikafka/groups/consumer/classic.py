@@ -163,7 +163,7 @@ def join(rules: Heartbeat, draft: Draft, request: g.JoinGroupRequest, new_id: st
         instance_id=request.group_instance_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        topics=tuple(sorted(set(subscription.topics))),
+        topics=tuple(sorted(set(subscription.topics).difference(request.hidden_topics))),
         # Of a static member that used the consumer protocol before: classic members name their topics.
         regex=None,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
