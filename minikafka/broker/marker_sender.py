@@ -174,6 +174,7 @@ def _grouped(items: list[_Item]) -> tuple[list[TransactionMarker], list[_Item]]:
                 committed=is_commit(value),
                 coordinator_epoch=shard.leader.epoch,
                 transaction_version=value.client_version,
+                number=shard.coordinator.markers.number_of(group[0].marker),
                 partitions=PartitionName.each(each.marker.partition for each in group),
             )
         )

@@ -382,7 +382,7 @@ class PartitionLog:
             batch,
             base_offset=base_offset,
             timestamp=max_timestamp,
-            transaction_version=0 if marker is None else marker.transaction_version,
+            marker=marker,
         )
         if aborted is not None:
             self._store.note_aborted(aborted)

@@ -119,6 +119,9 @@ class _Producer:
     """First offset of its open transaction; -1: none is open."""
     marker_offset: Offset = NO_OFFSET
     """Of its last marker in this epoch; -1: there was none, or it is older than the snapshot that was loaded."""
+    marker_number: int = 0
+    """Of the last marker that this process has appended as the leader; 0: not known. Snapshots do without it: what
+    another process has received it does not append later."""
 
 
 class ProducerState:
@@ -274,6 +277,12 @@ class ProducerState:
                 f"producer {marker.producer_id}: the marker has epoch {marker.producer_epoch}, the producer is at "
                 f"{known.epoch}"
             )
+        is_late = marker.coordinator_epoch == known.coordinator_epoch and 0 < marker.number <= known.marker_number
+        if is_late and known.transaction_start != NO_OFFSET:
+            # Before version 2 the next transaction has the same epoch.
+            raise InvalidProducerEpoch(
+                f"producer {marker.producer_id}: its transaction {marker.number} has ended here, and the next is open"
+            )
         if marker.coordinator_epoch < known.coordinator_epoch:
             raise TransactionCoordinatorFenced(
                 f"producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than "
@@ -281,7 +290,7 @@ class ProducerState:
             )
 
     def note(
-        self, batch: RecordBatch, *, base_offset: Offset, timestamp: int, transaction_version: int = 0
+        self, batch: RecordBatch, *, base_offset: Offset, timestamp: int, marker: EndTransaction | None = None
     ) -> AbortedTransaction | None:
         """Take over a batch that was appended at ``base_offset``; nothing is refused.
 
@@ -289,7 +298,7 @@ class ProducerState:
             batch: ``data`` of a control batch must be the whole batch; of others, the header is enough.
             base_offset: The offset of its first record in the log.
             timestamp: Its largest timestamp as stored.
-            transaction_version: Of a marker, on the leader that appends it.
+            marker: What the leader that appends it knows of a marker beyond its bytes.
 
         Returns:
             The transaction that it aborts, for the transaction index.
@@ -298,7 +307,7 @@ class ProducerState:
         if producer_id < 0:
             return None
         if attributes & CONTROL_BIT:
-            return self._note_marker(batch, base_offset, timestamp, transaction_version)
+            return self._note_marker(batch, base_offset, timestamp, marker)
         is_transactional = attributes & TRANSACTIONAL_BIT
         if batch.base_sequence == NO_SEQUENCE and not is_transactional:
             return None
@@ -327,17 +336,20 @@ class ProducerState:
         return None
 
     def _note_marker(
-        self, batch: RecordBatch, base_offset: Offset, timestamp: int, transaction_version: int
+        self, batch: RecordBatch, base_offset: Offset, timestamp: int, given: EndTransaction | None
     ) -> AbortedTransaction | None:
         marker = marker_of(batch)
         if marker is None:
             return None
+        version, number = (0, 0) if given is None else (given.transaction_version, given.number)
         # With version 2 the marker's epoch is that of the next transaction, whose first batch may be here already.
-        ended = marker.producer_epoch - (transaction_version >= TRANSACTION_V2)
+        ended = marker.producer_epoch - (version >= TRANSACTION_V2)
         guards = self._guards.pop(marker.producer_id, {})
         if left := {epoch: guard for epoch, guard in guards.items() if epoch > ended}:
             self._guards[marker.producer_id] = left
         known = self._known(marker.producer_id, marker.producer_epoch)
+        if number or marker.coordinator_epoch != known.coordinator_epoch:
+            known.marker_number = number
         known.coordinator_epoch = marker.coordinator_epoch
         known.marker_offset = base_offset
         known.seen_ms = None

@@ -43,6 +43,7 @@ class MarkerId(NamedTuple):
 class _Ending:
     value: TransactionValue
     """In state PrepareCommit or PrepareAbort."""
+    number: int
     left: dict[TopicPartition, float]
     """Partitions without the marker, and when to send it next; infinity while it is under way."""
 
@@ -52,6 +53,8 @@ class OwedMarkers:
 
     def __init__(self) -> None:
         self._endings: dict[str, _Ending] = {}
+        self._ended = 0
+        """Transactions that have been added."""
         self._next_at = math.inf
 
     def __len__(self) -> int:
@@ -65,12 +68,19 @@ class OwedMarkers:
 
     def add(self, transactional_id: str, value: TransactionValue, now: float) -> None:
         """The outcome of a transaction is committed: all of its partitions need the marker."""
-        self._endings[transactional_id] = _Ending(value, dict.fromkeys(sorted(value.partitions), now))
+        self._ended += 1
+        self._endings[transactional_id] = _Ending(value, self._ended, dict.fromkeys(sorted(value.partitions), now))
         self._next_at = min(self._next_at, now)
 
     def value_of(self, marker: MarkerId) -> TransactionValue:
         """The decision that a marker writes."""
         return self._endings[marker.transactional_id].value
+
+    def number_of(self, marker: MarkerId) -> int:
+        """Of its transaction among those that this coordinator has ended. A leader recognizes late copies by it: before
+        transaction version 2 the marker of the next transaction has the same epoch.
+        """
+        return self._endings[marker.transactional_id].number
 
     def take(
         self, now: float, leader_of: Callable[[TopicPartition], NodeId | None]

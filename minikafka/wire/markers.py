@@ -58,6 +58,8 @@ class EndTransaction(NamedTuple):
     coordinator_epoch: Epoch
     transaction_version: int = 0
     """Version under which the coordinator ended the transaction; the marker's bytes do not hold it."""
+    number: int = 0
+    """Of the transaction among those that the coordinator has ended, rising; 0: not known. No bytes of the marker's."""
 
 
 def marker_batch(

@@ -19,6 +19,9 @@ class TransactionMarker(Message):
     """Leader epoch of the coordinator's partition of ``__transaction_state``."""
     transaction_version: int = 0
     """2: the epoch is one above that of the transaction's data (KIP-890)."""
+    number: int = 0
+    """Our own: of the transaction among those that the coordinator has ended in this epoch of its own, from 1 on. A
+    marker that is sent again has the same number. 0: not known."""
     partitions: tuple[PartitionName, ...]
 
 

@@ -98,6 +98,9 @@ class Book:
         state = State.PREPARE_COMMIT if number == 1 else State.PREPARE_ABORT
         return TransactionValue(producer_id=number, producer_epoch=0, timeout_ms=1, state=state)
 
+    def number_of(self, marker: MarkerId) -> int:
+        return int(marker.transactional_id[-1])
+
 
 class Shard:
     """The partition that the coordinator has its log in."""

@@ -100,7 +100,8 @@ def test_transactional_batch_needs_a_producer():
 
 def ended(state: ProducerState, marker: EndTransaction, at: int) -> object:
     state.check_marker(marker)
-    return state.note(RecordBatch.of(marker_batch(marker, timestamp_ms=TIME)), base_offset=at, timestamp=TIME)
+    batch = RecordBatch.of(marker_batch(marker, timestamp_ms=TIME))
+    return state.note(batch, base_offset=at, timestamp=TIME, marker=marker)
 
 
 def written(state: ProducerState, batch: RecordBatch, at: int) -> None:
@@ -277,6 +278,44 @@ def test_producer_known_by_a_marker_begins_with_sequence_0_after_a_load():
     assert state.check(in_transaction(4000, 0, "a", epoch=3)) is None
     with pytest.raises(InvalidProducerEpoch):
         state.check(in_transaction(4000, 0, "a", epoch=2))
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_late_copy_of_a_marker_does_not_end_the_next_transaction_of_its_epoch(is_commit: bool):
+    """Before version 2 both have the same epoch (KIP-890): only the coordinator's number tells the markers apart."""
+    state = ProducerState()
+    marker = EndTransaction(7, 0, is_commit, coordinator_epoch=3, number=5)
+    written(state, in_transaction(7, 0, "a"), 10)
+    ended(state, marker, 11)
+    assert ended(state, marker, 12) is None, "a retry"
+    written(state, in_transaction(7, 1, "b"), 13)
+    for number in (5, 4):
+        with pytest.raises(InvalidProducerEpoch, match=f"its transaction {number} has ended here"):
+            state.check_marker(marker._replace(number=number))
+    # The next one's marker, those of a new coordinator, and an administrator's have nothing to do with that number.
+    for next_one in (
+        marker._replace(number=6),
+        marker._replace(coordinator_epoch=4, number=1),
+        marker._replace(number=0),
+    ):
+        state.check_marker(next_one)
+    ended(state, marker._replace(coordinator_epoch=4, number=1), 14)
+    written(state, in_transaction(7, 2, "c"), 15)
+    state.check_marker(marker._replace(coordinator_epoch=4, number=2))
+
+
+def test_number_of_a_marker_is_forgotten_with_the_log():
+    """A cut may take a marker back, which then comes again with its number; followers do not know the number."""
+    marker = EndTransaction(7, 0, True, coordinator_epoch=3, number=5)
+    state = ProducerState()
+    written(state, in_transaction(7, 0, "a"), 10)
+    ended(state, marker, 11)
+    state.clear()
+    written(state, in_transaction(7, 0, "a"), 10)
+    state.check_marker(marker)
+    state.note(RecordBatch.of(marker_batch(marker, timestamp_ms=TIME)), base_offset=11, timestamp=TIME)
+    written(state, in_transaction(7, 1, "b"), 12)
+    state.check_marker(marker._replace(number=6))
 
 
 # ---- the last stable offset ------------------------------------------------------------------------------------------

@@ -474,6 +474,24 @@ def test_marker_is_sent_again_after_a_pause(code: int | None):
     assert desk.value().state is State.COMPLETE_COMMIT
 
 
+def test_markers_of_a_transaction_keep_their_number_and_the_next_one_has_a_higher_number():
+    """Leaders recognize late copies by it: before version 2 the epochs are the same."""
+    desk = Desk()
+    producer, numbers = desk.producer(), []
+    for _ in range(2):
+        desk.add(producer, P0, P1)
+        desk.end(producer)
+        desk.take()
+        numbers.append({desk.coordinator.markers.number_of(each) for each in (A0, A1)})
+        desk.answer([A0])
+        desk.answer([A1], None)
+        desk.pass_time(1)
+        desk.take()
+        numbers.append({desk.coordinator.markers.number_of(A1)})
+        desk.answer([A1])
+    assert numbers == [{1}, {1}, {2}, {2}]
+
+
 def test_marker_waits_for_a_leader_and_ends_with_its_partition():
     """No leader at present: later. No such partition any more: done."""
     desk = Desk()

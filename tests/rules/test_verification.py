@@ -35,8 +35,9 @@ class Leader:
         self.end += batch.last_offset_delta + 1
 
     def end_transaction(self, *, epoch: int = 0, commit: bool = False, version: int = 0) -> None:
-        batch = RecordBatch.of(marker_batch(EndTransaction(7, epoch, commit, 1), timestamp_ms=TIME))
-        self.state.note(batch, base_offset=self.end, timestamp=TIME, transaction_version=version)
+        marker = EndTransaction(7, epoch, commit, 1, version)
+        batch = RecordBatch.of(marker_batch(marker, timestamp_ms=TIME))
+        self.state.note(batch, base_offset=self.end, timestamp=TIME, marker=marker)
         self.end += 1
 
 

@@ -85,9 +85,9 @@ class Partition:
     ended: list[tuple[tuple[int, int], bool]] = field(default_factory=list)
     offset: int = 0
 
-    def take(self, batch: RecordBatch, version: int = 0) -> None:
+    def take(self, batch: RecordBatch, marker: EndTransaction | None = None) -> None:
         """Append a batch."""
-        self.producers.note(batch, base_offset=self.offset, timestamp=TIME, transaction_version=version)
+        self.producers.note(batch, base_offset=self.offset, timestamp=TIME, marker=marker)
         self.offset += 1
 
 
@@ -301,7 +301,12 @@ class TransactionHistory:
             for each in markers:
                 value = self.desk.coordinator.markers.value_of(each)
                 end = EndTransaction(
-                    value.producer_id, value.producer_epoch, is_commit(value), self.reign, value.client_version
+                    value.producer_id,
+                    value.producer_epoch,
+                    is_commit(value),
+                    self.reign,
+                    value.client_version,
+                    self.desk.coordinator.markers.number_of(each),
                 )
                 self.markers.append((each, end, self.reign))
 
@@ -315,7 +320,7 @@ class TransactionHistory:
         except ProtocolError as error:
             code = error.code
         else:
-            partition.take(RecordBatch.of(marker_batch(marker, timestamp_ms=TIME)), marker.transaction_version)
+            partition.take(RecordBatch.of(marker_batch(marker, timestamp_ms=TIME)), marker)
             partition.ended += [(each, marker.is_commit) for each in partition.open.pop(marker.producer_id, [])]
         if self.random.random() < 0.2:
             self.markers.append((name, marker, -1))

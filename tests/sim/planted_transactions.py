@@ -132,7 +132,7 @@ def of_the_known_epoch(original: Callable[..., None]) -> Callable[..., None]:
     """A marker may have the epoch of the open transaction that it ends, as before transaction version 2."""
 
     def check(self: ProducerState, marker: EndTransaction) -> None:
-        original(self, marker._replace(transaction_version=TRANSACTION_V2 - 1))
+        original(self, marker._replace(transaction_version=TRANSACTION_V2 - 1, number=0))
 
     return check
 

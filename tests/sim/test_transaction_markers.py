@@ -120,6 +120,18 @@ def test_repeated_marker_is_harmless_and_an_old_one_is_refused(cluster: SimClust
     assert codes(sent(cluster, marker(producer_epoch=2))) == [InvalidProducerEpoch.code]
 
 
+def test_late_copy_of_a_marker_leaves_the_next_transaction_open(cluster: SimCluster):
+    """Before transaction version 2 (KIP-890): the coordinator sent it twice, and the first copy comes when all is over."""
+    produced(cluster, batch(7, 0, b"a"))
+    assert codes(sent(cluster, marker(number=1))) == [0]
+    produced(cluster, batch(7, 1, b"b"))
+    assert codes(sent(cluster, marker(number=1))) == [InvalidProducerEpoch.code]
+    log = log_of(cluster, cluster.leader_of(ORDERS))
+    assert (log.end_offset, log.stable_end(log.end_offset)) == (3, 2)
+    assert codes(sent(cluster, marker(number=2))) == [0]
+    assert log.stable_end(log.end_offset) == 4
+
+
 def test_each_partition_of_each_marker_is_answered(cluster: SimCluster):
     """One that fails does not keep the others from being written."""
     nowhere = PartitionName(topic="orders", partition=9)

@@ -4,7 +4,8 @@
   answered when every in-sync replica has it, as acks=all.
 - In ``__consumer_offsets``, a marker is answered when the group coordinator has applied it to its offsets.
 - A marker may arrive twice: a coordinator repeats it until it is answered, and its successor sends it again. A repeated
-  marker ends nothing. One that is older than the producer's newest epoch or coordinator is rejected.
+  marker ends nothing. One that is older than the producer's newest epoch or coordinator is rejected, and so is one that
+  comes when the producer's next transaction is open.
 - A coordinator names its broker: the id must be registered, and its broker epoch must not be older than the registered
   one. A request without a broker id is an administrator's, who aborts a hanging transaction (``minikafka transactions
   abort``, ``kafka-transactions.sh abort``). With an authorizer it needs ALTER or CLUSTER_ACTION on the cluster.
@@ -122,6 +123,7 @@ def _end_of(marker: t.TransactionMarker) -> EndTransaction:
         marker.committed,
         marker.coordinator_epoch,
         marker.transaction_version,
+        marker.number,
     )
 
 
