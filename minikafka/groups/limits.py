@@ -8,11 +8,12 @@ Rules for this file: each function raises one ProtocolError with a sentence that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from minikafka import errors as kafka
-from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
+from minikafka.wire.group_messages import CommitPartition, GroupProtocol, JoinGroupRequest
 from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 CONSUMER_INTERVAL_MS_MIN: Final = 500
@@ -73,6 +74,14 @@ class GroupSettings:
         return self.migration_policy in ("bidirectional", "downgrade")
 
 
+SUBSCRIPTIONS_BYTES_MAX = 32 * 2**20
+"""Of what the members of one classic group join with. All of it is in memory. The group's record, which has it for one
+assignor, is far smaller: ``max.message.bytes`` limits it.
+"""
+
+SUBSCRIPTION_BYTES_SMALL = 8 * 2**10
+"""A member with no more than this joins in any case: groups of many such members are not added up at each join."""
+
 TEXT_BYTES_MAX = 2**15 - 1
 """Of any text in a record."""
 
@@ -114,6 +123,20 @@ def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max
     for member, text in names:
         if len(text.encode()) > NAME_BYTES_MAX:
             raise kafka.InvalidRequest(f"{member} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most: shorten it")
+
+
+def check_subscriptions(request: JoinGroupRequest, others: Iterable[Iterable[GroupProtocol]]) -> None:
+    """GROUP_MAX_SIZE_REACHED if the member's subscription does not fit beside those of the other members."""
+    size = _size_of(request.protocols)
+    if size > SUBSCRIPTION_BYTES_SMALL and size + sum(map(_size_of, others)) > SUBSCRIPTIONS_BYTES_MAX:
+        raise kafka.GroupMaxSizeReached(
+            f"the subscription of {size} bytes does not fit: all those of group {request.group_id} may have "
+            f"{SUBSCRIPTIONS_BYTES_MAX} bytes; subscribe to fewer topics, or divide the group"
+        )
+
+
+def _size_of(protocols: Iterable[GroupProtocol]) -> int:
+    return sum([len(each.metadata) for each in protocols])
 
 
 def metadata_refusal(item: CommitPartition, *, size_max: int) -> kafka.OffsetMetadataTooLarge | None:

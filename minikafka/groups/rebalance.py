@@ -21,7 +21,7 @@ from msgspec import structs
 from minikafka import errors as kafka
 from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.groups.group import Group, Member, State, failed_join, failed_sync, joined, synced
-from minikafka.groups.limits import GroupSettings, check_join
+from minikafka.groups.limits import GroupSettings, check_join, check_subscriptions
 from minikafka.ports import Events
 from minikafka.wire import group_messages as g
 
@@ -60,6 +60,8 @@ class Rebalance:
                 f"group {group.group_id} is of type {group.protocol_type!r} and its members share none of "
                 f"{[each.name for each in request.protocols]}: offer {' or '.join(group.common()) or 'what they speak'}"
             )
+        own = request.member_id or group.static.get(request.group_instance_id or "")
+        check_subscriptions(request, (each.protocols for each in group.members.values() if each.member_id != own))
         if not request.member_id:
             self._join_newcomer(group, ticket, request, step)
         elif request.member_id in group.pending and request.group_instance_id is None:

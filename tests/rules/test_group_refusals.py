@@ -18,6 +18,7 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
     UnknownMemberId,
 )
+from minikafka.groups import limits
 from minikafka.groups.limits import GroupSettings
 from minikafka.groups.rebalance import PENDING_MAX
 from tests.rules.group_kit import Desk
@@ -146,6 +147,24 @@ def test_member_ids_that_nobody_joins_with_are_bounded():
     desk.pass_time(10.0)
     assert desk.answers[desk.join()].error_code == 79, "those ids have ended with their session"
     desk.join(instance="i")
+
+
+def test_subscriptions_of_a_group_have_a_limit(monkeypatch: pytest.MonkeyPatch):
+    """Each member may send a megabyte, and sessions last up to half an hour. Small ones are no reason to refuse."""
+    monkeypatch.setattr(limits, "SUBSCRIPTION_BYTES_SMALL", 1000)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_MAX", 5000)
+    desk = Desk()
+    large = tuple(f"topic-{number:03}" for number in range(150))
+    member_id, _ = desk.join_new(topics=large)
+    desk.join(member_id, topics=(*large, "one-more"))
+    desk.join(instance="i", topics=large)
+    with pytest.raises(GroupMaxSizeReached, match="5000 bytes; subscribe to fewer topics"):
+        desk.join(topics=large)
+    with pytest.raises(GroupMaxSizeReached):
+        desk.join(member_id, topics=(*large, *(f"more-{number:03}" for number in range(200))))
+    desk.join(instance="i", topics=large)
+    desk.join_new()
+    desk.join(group="other", topics=large)
 
 
 def test_a_static_member_comes_back_to_a_full_group():
