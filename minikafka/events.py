@@ -183,6 +183,14 @@ def _kind(name: str, fields: str, sentence: Text, level: int = INFO, reason: Tex
 
 _AS_AGREED = "by leader epoch, that is how far it agrees with the leader's"
 
+
+def _why_restarted(facts: Facts) -> str:
+    """It starts later where the leader has deleted records, earlier where its records are not the leader's."""
+    if facts["new"] >= facts["old"]:
+        return "the leader's log starts beyond its end"
+    return "nothing that it held is in the leader's log"
+
+
 _KINDS: Final = (
     # ---- replication -------------------------------------------------------------------------------------------------
     _kind("batch_appended", "partition epoch base end", _appended, DEBUG, _why_appended),
@@ -220,7 +228,7 @@ _KINDS: Final = (
         "partition old new",
         "the log was emptied, and starts at {new} now",
         INFO,
-        "the leader's log starts beyond its end",
+        _why_restarted,
     ),
     _kind(
         "became_leader",

@@ -282,11 +282,16 @@ class EventCounts:
                 self.isr_changes[kind] += 1
         elif kind == "leader_elected":
             self.unclean_elections += facts.get("clean") is False
-        elif kind == "log_truncated":
-            of_metadata = str(facts.get("partition", "")).startswith(METADATA_TOPIC)
-            old, new = facts.get("old"), facts.get("new")
-            if isinstance(old, int) and isinstance(new, int):
-                self.truncated_records["metadata_divergence" if of_metadata else "divergence"] += old - new
+        elif kind == "tail_truncated":
+            self._count_truncated("divergence", facts)
+        elif kind == "log_truncated" and str(facts.get("partition", "")).startswith(METADATA_TOPIC):
+            self._count_truncated("metadata_divergence", facts)
+
+    def _count_truncated(self, reason: str, facts: Mapping[str, object]) -> None:
+        """A follower reports ``tail_truncated`` whatever is left; a log that is cut to nothing, ``log_restarted``."""
+        old, new = facts.get("old"), facts.get("new")
+        if isinstance(old, int) and isinstance(new, int):
+            self.truncated_records[reason] += old - new
 
     def count(self, kind: str) -> int:
         """How often this kind happened."""

@@ -239,9 +239,17 @@ class LocalBroker:
             connections=sum(server.connection_count for server in servers),
             refused_connections=self._real.network.quota.refused,
             queued_bytes=sum(server.queued_bytes for server in servers),
-            free_bytes=shutil.disk_usage(self.config.log_dirs).free,
+            free_bytes=free_bytes(self.config.log_dirs),
             loop_lag=self._loop_lag.seen,
         )
+
+
+def free_bytes(folder: str) -> int:
+    """Free bytes of the file system; -1 if the disk does not say, for a scrape must not fail with the disk."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return -1
 
 
 def token_verifier(config: BrokerConfig, events: Events) -> tuple[Tokens, JwksReader]:

@@ -346,7 +346,10 @@ class LocalCluster:
         self.run(lambda: self._restart(node, timeout_s))
 
     def make_whole(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Heal all faults, restart the brokers that are down or stopped by themselves, and wait until all are alive."""
+        """Heal all faults, of machines too, restart brokers that are down or stopped by themselves, and wait until all
+        are alive.
+        """
+        self.at_once(self.instruments.heal_machines)
         up = [node for node, each in self._nodes.items() if each.broker.is_open and each.failure is None]
         if self.faults.heal() == 0 and len(up) == len(self.node_ids):
             return

@@ -50,6 +50,10 @@ class MachineFaults:
     struck: int = 0
     """Writes refused, syncs delayed and failed so far."""
 
+    def heal(self) -> None:
+        """Nothing is wrong from now on."""
+        self.disk_full, self.sync_delay_ms, self.failing_syncs, self.calendar_ahead_ms = False, 0.0, 0, 0
+
     def before_write(self) -> None:
         """OSError (ENOSPC) when the disk is full."""
         if self.disk_full:
@@ -174,6 +178,11 @@ class Instruments:
     def machine(self, node: str) -> MachineFaults:
         """What is wrong with a node's machine, to be looked at and to be set."""
         return self.machines.setdefault(node, MachineFaults())
+
+    def heal_machines(self) -> None:
+        """Nothing is wrong with any machine from now on."""
+        for machine in self.machines.values():
+            machine.heal()
 
     def name_of(self, address: Address) -> str:
         """The node id as a link names it; of an address that nobody has, the address."""

@@ -289,12 +289,15 @@ class Reloaded:
 
 
 def _state_of(path: str) -> tuple[int, int, int] | None:
-    """What changes with a file; None: there is none. Kubernetes swaps a symbolic link, which stat follows."""
+    """What changes with a file and its permissions, which decide whether it can be used; None: there is none.
+
+    Kubernetes swaps a symbolic link, which stat follows.
+    """
     try:
         found = Path(path).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size
 
 
 def server_contexts(config: BrokerConfig) -> dict[str, Reloaded]:

@@ -18,6 +18,7 @@ from minikafka.errors import (
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.ui.journal import read_journals
 from minikafka.ui.page import replay_of
+from minikafka.world.instruments import MachineFaults
 from minikafka.world.states import Wish
 from tests.e2e.haste import SHORT_LAGS
 
@@ -40,6 +41,22 @@ def healed(cluster):
 
 def others(node: int) -> list[int]:
     return [each for each in (1, 2, 3) if each != node]
+
+
+def test_a_cluster_that_is_made_whole_has_machines_that_are_well():
+    """A full disk or a wrong calendar of one test must not fail the next one, nor keep a broker from starting again."""
+    with LocalCluster(1) as own:
+        machine = own.instruments.machine("1")
+        machine.calendar_ahead_ms = 3_600_000
+        own.make_whole()
+        assert machine == MachineFaults()
+        own.sync.create_topic("orders")
+        machine.disk_full = True
+        with pytest.raises(ProtocolError):
+            own.sync.create_topic("more")
+        own.make_whole()
+        assert not machine.disk_full
+        own.sync.produce("orders", b"tea")
 
 
 async def test_the_isr_shrinks_while_a_follower_cannot_fetch_and_grows_again(cluster):

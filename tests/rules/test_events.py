@@ -148,6 +148,16 @@ SENTENCES = [
         "the log was cut from 3 to 2: by leader epoch, that is how far it agrees with the leader's",
     ),
     (
+        "log_restarted",
+        {"old": 3, "new": 0},
+        "the log was emptied, and starts at 0 now: nothing that it held is in the leader's log",
+    ),
+    (
+        "log_restarted",
+        {"old": 3, "new": 7},
+        "the log was emptied, and starts at 7 now: the leader's log starts beyond its end",
+    ),
+    (
         "fetch_diverged",
         {"replica": 3, "end": [2, 7]},
         "the log of replica 3 parted from the leader's, in which epoch 2 ends at 7",

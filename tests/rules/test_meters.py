@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +21,16 @@ from minikafka.broker.meters import (
     Visit,
     exported_buckets,
 )
+from minikafka.config import TopicConfig
+from minikafka.hosting.local_broker import free_bytes
+from minikafka.lab.node import LabDisk
+from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import HOT_EVENTS, Unheard
 from minikafka.rest.metrics.families import WINDOW_S, Windows
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import find_api
 from minikafka.wire.messages import FetchPartition, FetchRequest, MetadataRequest
+from tests.rules.replication_kit import TP, Recorded, batch, follower
 
 durations = st.lists(st.integers(0, 100 * 10**9), min_size=1, max_size=200)
 
@@ -158,9 +165,28 @@ def test_unclean_elections_and_cut_records_are_counted():
     counts("leader_elected", {"clean": True})
     counts("leader_elected", {"clean": False})
     counts("log_truncated", {"partition": "orders-0", "old": 12, "new": 9})
+    counts("tail_truncated", {"partition": "orders-0", "epoch": 2, "old": 12, "new": 9})
     counts("log_truncated", {"partition": "__cluster_metadata-0", "old": 5, "new": 4})
     assert (counts.count("leader_elected"), counts.unclean_elections) == (2, 1)
     assert counts.truncated_records == {"divergence": 3, "metadata_divergence": 1}
+
+
+def test_records_of_a_log_that_is_cut_to_nothing_are_counted():
+    """S2: after an unclean election all records of a follower may go; the log then reports that it was restarted."""
+    counts, events = EventCounts(), Recorded()
+    log = PartitionLog.open(LabDisk(), TP, TopicConfig(), events=events)
+    log.append_as_leader(batch("a", "b", "c"), leader_epoch=0, wall_ms=0)
+    follower(log, epoch=9, events=events).cut_to(0)
+    for kind, facts in events:
+        counts(kind, facts)
+    assert log.end_offset == 0
+    assert counts.truncated_records == {"divergence": 3, "metadata_divergence": 0}
+
+
+def test_free_bytes_of_a_disk_that_is_gone_are_not_known(tmp_path: Path):
+    """A scrape must not fail when the disk does: then all other metrics would be missing, too."""
+    assert free_bytes(str(tmp_path)) > 0
+    assert free_bytes(str(tmp_path / "gone")) == -1
 
 
 def test_requests_are_counted_by_protocol_and_summed_by_name():

@@ -105,6 +105,25 @@ def test_reload_compares_names_with_those_in_use_and_looks_at_files_once_in_a_wh
     assert [used.index(each) for each in used] == [0, 1, 1, 1, 1, 5, 5]
 
 
+def test_a_key_whose_permissions_are_mended_is_used(folder: CertificateFolder, monkeypatch):
+    """A new key that all users may read is refused; after the chmod that the event advises it is in use."""
+    monkeypatch.setattr(tls, "RELOAD_S", 0.0)
+    key = folder.path("broker")
+    key.chmod(0o600)
+    reloaded = server_contexts(config_of(folder))["SSL"]
+    events: list[str] = []
+    reloaded.events = lambda kind, /, **_: events.append(kind)
+    used = reloaded.context
+    new = key.with_suffix(".new")
+    new.write_bytes(key.read_bytes())
+    new.chmod(0o644)
+    new.replace(key)
+    assert reloaded.context is used
+    key.chmod(0o600)
+    assert reloaded.context is not used
+    assert events == ["tls_reload_failed", "tls_reloaded"]
+
+
 @pytest.mark.parametrize(
     ("is_resumed", "age_s", "is_refused"), [(True, 9.0, True), (True, -9.0, False), (False, 9.0, False)]
 )
