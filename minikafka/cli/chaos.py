@@ -270,7 +270,7 @@ def _print_narrow(rows: Sequence[tuple[str, ...]], width: int) -> None:
     "--keep",
     type=FOLDER,
     metavar="DIR",
-    help="Keep logs, history, journal, report and picture here.  [a temporary directory, kept when damaged]",
+    help="Keep logs, history, journal, report and picture here.  [a temporary directory, kept when damaged or failed]",
 )
 @output_option
 def run_command(
@@ -308,6 +308,10 @@ def run_command(
         else:
             outcome = run(lambda: play(chosen, target, seed=seed, folder=folder, duration_s=duration_s, say=_say))
         keeps = keeps or outcome.verdict != CLEAN
+    except Exception:  # no interruption: a broker did not start again, say, and its log has the reason
+        keeps = True
+        click.echo(f"logs and history: {folder}", err=True)
+        raise
     finally:
         if not keeps:
             shutil.rmtree(folder, ignore_errors=True)

@@ -307,9 +307,12 @@ def find_api(name: str) -> Api:
 
 
 def encode_request(request: Any) -> Buffers:
-    """The body of a request: head, then its record buffers untouched."""
+    """The body of a request: head, then its record buffers untouched. Raises InvalidRequest for too large numbers."""
     out: list[Any] = [b""]
-    head = _encode(_with_sizes(request, out))
+    try:
+        head = _encode(_with_sizes(request, out))
+    except OverflowError:
+        raise InvalidRequest("a number of the request has more than 64 bits; use a smaller one") from None
     out[0] = _SIZE.pack(len(head)) + head
     return out
 

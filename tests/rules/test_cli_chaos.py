@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -50,6 +51,21 @@ def test_a_kept_run_says_how_to_make_the_replay_page(names: tuple[str, ...], tmp
     chaos._tell_files(tmp_path)
     shown = " ".join(str(tmp_path / name) for name in names)
     assert f"minikafka sim show {shown} --html {tmp_path / 'replay.html'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [WorldError("broker 2 ended with 1 (log: ...)"), KeyboardInterrupt()])
+def test_a_run_that_fails_keeps_the_logs_of_its_brokers(error: BaseException, tmp_path, monkeypatch):
+    """The error names a log that has the reason. A run that is interrupted leaves no files."""
+
+    async def fails(*_: object, folder: Path, **__: object) -> None:
+        (folder / "broker-2.log").touch()
+        raise error
+
+    monkeypatch.setattr(chaos, "play", fails)
+    monkeypatch.setattr(chaos.tempfile, "mkdtemp", lambda **_: str(tmp_path / "run"))
+    result = told("run", "kill-loop", code=1 if isinstance(error, WorldError) else 130)
+    kept = (tmp_path / "run/broker-2.log").exists()
+    assert (kept, str(tmp_path / "run") in result.stderr) == (isinstance(error, WorldError),) * 2
 
 
 @pytest.fixture

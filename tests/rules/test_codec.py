@@ -195,6 +195,12 @@ def test_a_member_that_a_newer_peer_added_to_a_response_is_ignored():
     assert decode_response("Metadata", framed({"cluster_id": "c", "new_thing": 1})).cluster_id == "c"
 
 
+def test_a_number_of_more_than_64_bits_is_refused():
+    """`minikafka unregister 99999999999999999999` is an error with a sentence; nothing is sent."""
+    with pytest.raises(InvalidRequest, match="more than 64 bits"):
+        encode_request(m.UnregisterBrokerRequest(broker_id=10**20))
+
+
 def test_batches_are_neither_copied_nor_joined():
     """D7, PERFORMANCE: going out each buffer stays itself, coming in records are a slice of the body."""
     records = (bytearray(b"first"), memoryview(b"second"))
