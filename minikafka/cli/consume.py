@@ -346,7 +346,7 @@ class Reading:
             await (self._read_all(consumer) if self.settings["group_id"] is None else self._share(consumer))
 
     async def _read_all(self, consumer: Consumer) -> None:
-        partitions = self._partitions(consumer)
+        partitions = await self._partitions(consumer)
         consumer.unsubscribe()
         consumer.assign(partitions)
         if self.ledger is not None:
@@ -362,10 +362,15 @@ class Reading:
                 await self._print(partition, batch, ends)
                 self._note(partition, batch, consumer.highwater(partition))
 
-    def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
-        numbers = consumer.partitions_for_topic(self.topic) or frozenset()
+    async def _numbers(self, consumer: Consumer) -> frozenset[int]:
+        numbers = consumer.partitions_for_topic(self.topic)
         if not numbers:
+            await consumer.getmany()  # raises the reason if it is another one, such as no permission
             raise kafka.UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        return numbers
+
+    async def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
+        numbers = await self._numbers(consumer)
         missing = sorted(set(self.only) - numbers)
         if missing:
             raise kafka.UnknownTopicOrPartition(
@@ -407,8 +412,7 @@ class Reading:
 
     async def _share(self, consumer: Consumer) -> None:
         """As a member: what was printed is committed by itself, and when it ends."""
-        if not consumer.partitions_for_topic(self.topic):
-            raise kafka.UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        await self._numbers(consumer)
         ends: dict[TopicPartition, int] = {}
         self.last_s = asyncio.get_running_loop().time()
         while not self._enough:

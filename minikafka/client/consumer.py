@@ -19,7 +19,7 @@ from minikafka.client.consumer_member import ConsumerProtocolMember
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
-from minikafka.client.metadata import ABSENT_S, AbsentPartitions, Metadata, Update
+from minikafka.client.metadata import ABSENT_S, AbsentPartitions, ClusterView, Metadata, Update
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
 from minikafka.client.routing import Coordinator, Leaders, as_dict
 from minikafka.client.settings import ConsumerConfig
@@ -222,13 +222,16 @@ class Consumer(Client):
         """
         if self._metadata is None:
             return
+        view = self._metadata.view
         assigned: list[TopicPartition] = []
         for topic in self._subscription.topics:
-            count = self._metadata.view.partition_count(topic)
-            if count is None:
-                assigned += [each for each in self._positions.states if each.topic == topic]
-            else:
+            count = view.partition_count(topic)
+            if count is not None:
                 assigned += [TopicPartition(topic, index) for index in range(count)]
+                continue
+            assigned += [each for each in self._positions.states if each.topic == topic]
+            if _refused(view, topic) is None:
+                self._metadata.refresh_soon()  # it may be created at any time
         self._positions.assign(assigned)
 
     # ------------------------------------------------------------------------------------------------------- group
@@ -440,6 +443,7 @@ class Consumer(Client):
                 raise type(state.error)(state.error.message, outcome=state.error.outcome, **state.error.facts)
             if (missing := absent.error(state.partition)) is not None:
                 raise missing
+            self._check_topics([state.partition])
             look_at = min(deadline, clock.now() + ABSENT_S / 4) if absent else deadline
             if not await fetcher.changed(look_at) and look_at >= deadline:
                 raise RequestTimedOut(f"{partition}: the position could not be looked up in time")
@@ -532,6 +536,7 @@ class Consumer(Client):
                         self._fetch_on(fetcher)
                     if record is not None:
                         return record
+                    self._check_topics(only)
                 await fetcher.changed(NEVER)
         finally:
             if gate is not None:
@@ -556,6 +561,8 @@ class Consumer(Client):
                 taken = self._take(gate, fetcher, limit, only)
                 if taken:
                     return taken
+                if gate is None or not gate.holding:
+                    self._check_topics(only)
                 if timeout_ms <= 0:
                     # Give answers that have arrived a turn of the loop.
                     await asyncio.sleep(0)
@@ -565,6 +572,20 @@ class Consumer(Client):
         finally:
             if gate is not None:
                 gate.leave()
+
+    def _check_topics(self, only: Iterable[TopicPartition] | None) -> None:
+        """Raise why no records can come of a topic (of these partitions; None: of all that is read): this client may
+        not describe it, or no topic may have its name.
+        """
+        metadata = self._running_metadata()
+        if not metadata.view.errors:
+            return
+        read = self._positions.states if only is None else only
+        topics = self._subscription.topics if only is None else ()
+        for topic in topics or dict.fromkeys(each.topic for each in read):
+            if (error := _refused(metadata.view, topic)) is not None:
+                metadata.refresh_soon()  # a caller that goes on finds what was allowed meanwhile
+                raise type(error)(f"{topic}: {error.message}")
 
     def _ask_for_records(self) -> PollGate | None:
         """The application asks: what it had is done with, and a rebalance that waits for this may go ahead."""
@@ -652,3 +673,9 @@ class Consumer(Client):
 
     def __repr__(self) -> str:
         return f"<consumer {' '.join(map(repr, self._positions.states.values()))}>"
+
+
+def _refused(view: ClusterView, topic: str) -> ProtocolError | None:
+    """Why brokers say nothing of a topic, if that will not change by itself."""
+    error = view.errors.get(topic)
+    return None if error is None or error.retriable else error

@@ -12,6 +12,7 @@ import pytest
 from minikafka.client import routing
 from minikafka.client.consumer import Consumer
 from minikafka.client.group_offsets import GroupOffsets
+from minikafka.client.metadata import ClusterView, Update
 from minikafka.client.routing import Coordinator, Leaders
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed
@@ -21,7 +22,10 @@ from minikafka.errors import (
     GroupAuthorizationFailed,
     LeaderNotAvailable,
     NetworkException,
+    ProtocolError,
     SaslAuthenticationFailed,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
 )
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
@@ -118,6 +122,42 @@ async def test_the_end_of_a_partition_is_that_of_the_consumers_isolation(
     consumer = started(Consumer(config, cast("Any", SimpleNamespace())))
     assert await consumer.end_offsets([READ]) == {READ: 3}
     assert levels == [asked]
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_a_topic_that_brokers_refuse_is_an_error_in_place_of_silence(by_hand: bool):
+    """As in Kafka, `poll` raises TOPIC_AUTHORIZATION_FAILED; a topic that may yet be created is waited for."""
+    config, world = ConsumerConfig(bootstrap_servers="127.0.0.1:1"), cast("Any", SimpleNamespace())
+    consumer = Consumer(config, world, () if by_hand else ["orders"])
+    if by_hand:
+        consumer.assign([READ])
+    started(consumer)
+    view, refreshes = ClusterView(), []
+    consumer._metadata = cast("Any", SimpleNamespace(view=view, refresh_soon=lambda: refreshes.append("soon")))
+    view.errors = {"payments": TopicAuthorizationFailed("no permission"), "orders": UnknownTopicOrPartition("unknown")}
+    assert await consumer.getmany() == {}
+    view.errors["orders"] = TopicAuthorizationFailed("no permission for DESCRIBE")
+    for ask in (consumer.getmany, consumer.getone):
+        with pytest.raises(TopicAuthorizationFailed, match="orders: no permission for DESCRIBE"):
+            await ask()
+    assert refreshes == ["soon", "soon"], "the next call finds what was allowed meanwhile"
+    if by_hand:
+        with pytest.raises(TopicAuthorizationFailed):
+            await consumer.position(READ)
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(UnknownTopicOrPartition("unknown"), 1), (TopicAuthorizationFailed("no permission"), 0)]
+)
+def test_metadata_is_requested_until_a_topic_that_is_read_exists(error: ProtocolError, asked: int):
+    """Before, a topic that was created after the consumer had begun was found after metadata_max_age_ms only."""
+    config, world = ConsumerConfig(bootstrap_servers="127.0.0.1:1"), cast("Any", SimpleNamespace())
+    consumer = started(Consumer(config, world, ["orders"]))
+    view, refreshes = ClusterView(), []
+    view.errors["orders"] = error
+    consumer._metadata = cast("Any", SimpleNamespace(view=view, refresh_soon=lambda: refreshes.append("soon")))
+    consumer._on_metadata(Update(accepted=True))
+    assert len(refreshes) == asked
 
 
 async def test_an_offset_of_zero_is_committed_too_and_open_transactions_are_awaited():
