@@ -262,10 +262,11 @@ def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None
 
 
 def _time_ms(to_datetime: str | None, by_duration: str | None) -> int:
+    """Not before 1970: to brokers a negative time is another thing, such as the end of the log."""
     try:
         if by_duration is not None:
-            return int(datetime.now(UTC).timestamp() * 1000) - duration_ms(by_duration)
-        return 0 if to_datetime is None else _moment_ms(to_datetime)
+            return max(0, int(datetime.now(UTC).timestamp() * 1000) - duration_ms(by_duration))
+        return 0 if to_datetime is None else max(0, _moment_ms(to_datetime))
     except ValueError as error:
         raise click.UsageError(f"--{'by-duration' if by_duration is not None else 'to-datetime'} {error}") from error
 

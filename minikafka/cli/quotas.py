@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
+from minikafka.addresses import is_number
 from minikafka.cli.admin import call_admin
 from minikafka.cli.running import Misuse, command_group
 from minikafka.cli.tables import bootstrap_option, list_options, print_found, together
@@ -99,7 +100,7 @@ def bytes_in(text: str | None, option: str) -> float | None:
         return None
     unit = text[-1:].lower() if text[-1:].isalpha() else ""
     number = text[: len(text) - len(unit)]
-    if unit not in _UNITS or not (number.isascii() and number.isdigit()) or not int(number):
+    if unit not in _UNITS or not is_number(number) or not int(number):
         raise Misuse(f"--{option} {text}: bytes a second are needed, such as 1048576, 512K or 10M")
     return float(int(number) * _UNITS[unit])
 

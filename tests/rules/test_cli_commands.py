@@ -31,6 +31,7 @@ from minikafka.cli import (
     consume,
     demo,
     doctor,
+    group_changes,
     groups,
     join,
     lab,
@@ -268,6 +269,7 @@ def test_all_that_lists_offers_tabs_and_says_so():
         ("groups", "reset-offsets", "g", "--topic", "t"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--to-latest"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "yesterday"),
+        ("quotas", "set", "--for-user", "ann", "--produce", "9" * 400),
         ("transactions", "list", "--state", "Running"),
         ("transactions", "find-hanging", "--partition", "0"),
         ("transactions", "abort", "orders-0"),
@@ -288,6 +290,14 @@ def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
     result = told(*arguments, code=2)
     assert result.stdout == ""
     assert result.stderr
+
+
+@pytest.mark.parametrize(
+    ("to_datetime", "by_duration"), [("1969-12-31T23:59:59.999Z", None), ("1960-01-01", None), (None, "P30000D")]
+)
+def test_a_reset_to_a_time_before_1970_is_one_to_the_first_record(to_datetime: str | None, by_duration: str | None):
+    """Before, the last millisecond of 1969 was -1, which is the end of the log to brokers, and others were refused."""
+    assert group_changes._time_ms(to_datetime, by_duration) == 0
 
 
 @pytest.mark.parametrize(
