@@ -14,6 +14,9 @@ Without the members that begin with ``$`` (no topic's name may) it is the JSON o
 4. ``$lost`` (kind -> partition -> records) stands in the end of a batch before which records were lost and that was
    allowed: so the query's progress shows it, and the checkpoint keeps it.
 5. ``$initial`` marks an offset that a reader made up as the beginning; it never reaches a checkpoint.
+6. ``$begins`` stands in the end of a batch that begins elsewhere than its start says: the partitions that are new to
+   the query, and those where reading goes on behind a loss. So a batch that is run again has the same tasks, and
+   records that were planned and are gone by then count as lost.
 
 What the logs have lost since the checkpoint was written (:func:`resume`): the four ways to lose records that a query
 had not read, or had read but the log no longer has, differ. Each is an error of its own when failOnDataLoss=true,
@@ -66,7 +69,7 @@ from minikafka.wire import messages as m
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import error_in
 
-EPOCHS, IDS, START, INITIAL, LOST = "$epochs", "$ids", "$start", "$initial", "$lost"
+EPOCHS, IDS, START, INITIAL, LOST, BEGINS = "$epochs", "$ids", "$start", "$initial", "$lost", "$begins"
 
 
 class BadOffset(ValueError):
@@ -91,6 +94,8 @@ class StreamOffset:
     initial: bool = False
     lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Written, never read back."""
+    begins: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    """Where the batch with this end begins, if not where its start says."""
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it."""
@@ -104,6 +109,8 @@ class StreamOffset:
             members[LOST] = {kind: dict(sorted(each.items())) for kind, each in sorted(self.lost.items())}
         if self.start is not None:
             members[START] = self.start.to_json()
+        if self.begins:
+            members[BEGINS] = _nested(self.begins)
         return members | _nested({partition: each.offset for partition, each in self.positions.items()})
 
 
@@ -132,6 +139,7 @@ def from_json(members: Any) -> StreamOffset:
         topic_ids=dict(ids),
         start=None if start is None else from_json(start),
         initial=members.get(INITIAL) is True,
+        begins=_flat(members.get(BEGINS, {}), BEGINS),
     )
 
 

@@ -9,7 +9,8 @@ that only depend on (query, task, batch, row), so that brokers, and this sink af
 already. Rules of sequences:
 
 1. A row's sequence is its number among the rows that its task sends to its partition. That is only the same again when
-   the task gets the same rows in the same order, as in map-only queries over fixed ranges: :func:`exactly_once` looks.
+   the task gets the same rows in the same order, as in map-only queries over fixed ranges of which none may be lost:
+   :func:`exactly_once` looks.
 2. The producer id is a digest of query and task; the producer epoch is the batch's number, so that a later batch fences
    the tasks of an earlier one. An id above 2^62 is never given out by a broker.
 3. What is skipped must be committed, not just in a leader's log: DescribeProducers answers below the high watermark.
@@ -157,7 +158,8 @@ def exactly_once(frame: Any, *, one_transaction: bool = False, **options: str) -
 
     Raises:
         NotMapOnly: With ``exactlyOnce="sequences"`` the query is not map-only, or it is no streaming query.
-        OptionError: ``spark.speculation`` is on: two attempts of a task would abort each other's transactions.
+        OptionError: ``spark.speculation`` is on: two attempts of a task would abort each other's transactions. Or a
+            source has ``failOnDataLoss=false`` with ``exactlyOnce="sequences"``.
     """
     if not frame.isStreaming:
         raise NotMapOnly("exactlyOnce needs a streaming query")
@@ -165,11 +167,17 @@ def exactly_once(frame: Any, *, one_transaction: bool = False, **options: str) -
     is_by_sequences = given.strip().lower() == "sequences"
     if not is_by_sequences and str(frame.sparkSession.conf.get("spark.speculation", "false")).lower() == "true":
         raise OptionError("exactlyOnce=true: set spark.speculation=false; two attempts of a task abort each other")
-    why_not = _why_not_map_only(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - the only way to the plan
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the only way to the plan
+    why_not = _why_not_map_only(plan)
     if why_not is not None and is_by_sequences:
         raise NotMapOnly(
             f"exactlyOnce=sequences is for map-only, deterministic queries; {why_not}: use exactlyOnce=true, or write "
             "at least once"
+        )
+    if is_by_sequences and any(map(_may_lose_records, _nodes(plan))):
+        raise OptionError(
+            "exactlyOnce=sequences needs failOnDataLoss=true at the source: a task that is run again without its first "
+            "records would skip others in their place; use exactlyOnce=true"
         )
     is_parallel = why_not is None and not one_transaction
     rows = frame if is_parallel else frame.repartition(1)
@@ -180,17 +188,30 @@ def exactly_once(frame: Any, *, one_transaction: bool = False, **options: str) -
 
 def _why_not_map_only(plan: Any) -> str | None:
     """Return what may give a task that is run again other rows: moved, joined, sorted or counted rows, ``rand()``."""
-    todo = [plan]
-    while todo:
-        node = todo.pop()
+    for node in _nodes(plan):
         name = node.nodeName()
         if name not in MAP_ONLY_NODES:
             return f"this one has {name}, whose rows may come in another order when a task is run again"
         if not node.deterministic():
             return f"{name} has an expression that gives other values when it is run again"
+    return None
+
+
+def _may_lose_records(node: Any) -> bool:
+    """Return True for a streaming source whose query goes on when records are gone."""
+    if node.nodeName() != "StreamingRelationV2":
+        return False
+    return str(node.extraOptions().get("failOnDataLoss")).strip().lower() == "false"
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """All operators of a plan."""
+    todo = [plan]
+    while todo:
+        node = todo.pop()
+        yield node
         children = node.children()
         todo += [children.apply(index) for index in range(children.size())]
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,19 +323,19 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             positions=taken,
             topic_ids=found.topic_ids,
             start=replace(begin, initial=False, start=None) if begin.initial else None,
+            begins={name: known[name].offset for name in taken if name not in begin.positions},
         )
-        same = replace(end, start=None) == replace(begin, initial=False, start=None)
-        if same or _only_epochs_differ(begin, end):
+        if self._is_nothing_new(begin, end):
             if self._target is not None and not begin.initial:
                 # Trigger.AvailableNow ends here, and Spark would not say that its last batch is done.
                 self.commit(start)
             return self._unchanged(begin, start)
-        if begin.initial:
-            return end.to_json()
         # Losses are found before the batch is written down, so that its end can say what was lost.
-        _, losses = self._checked(begin, end)
+        starts, losses = self._checked(begin, end)
         self._raise_unless_allowed(losses)
-        return replace(end, lost=_counted(losses)).to_json()
+        same = {name: each.offset for name, each in begin.positions.items()}
+        begins = {name: offset for name, offset in starts.items() if offset != same.get(name)}
+        return replace(end, lost=_counted(losses), begins=begins).to_json()
 
     def _unchanged(self, begin: StreamOffset, start: dict[str, Any]) -> dict[str, Any]:
         """Nothing new. A query that is about to begin writes down where, in an empty batch, before anything can come.
@@ -391,7 +391,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         options = self._options
         until = StreamOffset(positions=latest, topic_ids=found.topic_ids)
         is_limited = options.max_offsets_per_trigger is not None or options.min_offsets_per_trigger is not None
-        if not is_limited or _only_epochs_differ(begin, until):
+        if not is_limited or self._is_nothing_new(begin, until):
             return known
         starts, _ = self._checked(begin, until)
         return known | {name: Position(offset, known[name].epoch) for name, offset in starts.items()}
@@ -427,22 +427,28 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._raise_unless_allowed(losses)
         for each in losses:
             LOGGER.warning("going on (failOnDataLoss=false): %s", each.loss)
+        # Tasks are cut from what the checkpoint says alone: a sink knows by a task's number what it has written. What
+        # is gone since then is left out of the parts, and one that has become empty keeps its number.
+        begins = {**starts, **{name: at.offset for name, at in begin.positions.items()}, **until.begins}
         ranges = [
             OffsetRange(
                 partition=name,
-                start=starts[name],
+                start=begins[name],
                 end=each.offset,
                 epoch=each.epoch,
                 topic_id=until.topic_ids.get(name.topic),
             )
             for name, each in sorted(until.positions.items())
-            if name in starts
+            if name in begins
         ]
         options = self._options
         parts = places.split(
             ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )
-        return [RangePartition(each) for each in parts]
+        return [
+            RangePartition(replace(each, start=min(each.end, max(each.start, starts.get(each.partition, each.end)))))
+            for each in parts
+        ]
 
     def _checked(
         self, begin: StreamOffset, until: StreamOffset
@@ -481,9 +487,23 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 # The batch was planned for a topic that is gone: its end means nothing in the new one.
                 note(places.resume(name, until.positions[name], ended, facts))
                 continue
-            position = begin.positions.get(name, Position(log_starts[name]))
+            position = begin.positions.get(name, Position(until.begins.get(name, log_starts[name])))
             starts[name] = note(places.resume(name, position, begin.topic_ids.get(name.topic), facts))
         return starts, losses
+
+    def _is_nothing_new(self, begin: StreamOffset, end: StreamOffset) -> bool:
+        """Return True if no batch is due.
+
+        None is for a new leader alone, but one is for a log that was cut and has grown as long again.
+        """
+        if begin.positions.keys() != end.positions.keys() or dict(begin.topic_ids) != dict(end.topic_ids):
+            return False
+        pairs = [(name, at, end.positions[name]) for name, at in begin.positions.items()]
+        if any(at.offset != now.offset for _, at, now in pairs):
+            return False
+        epochs = {name: at.epoch for name, at, now in pairs if at.epoch not in {NO_EPOCH, now.epoch}}
+        epoch_ends = self._cluster().epoch_ends(epochs) if epochs else {}
+        return not any(NO_OFFSET < at < begin.positions[name].offset for name, at in epoch_ends.items())
 
     def _raise_unless_allowed(self, losses: list[places.Resumed]) -> None:
         for each in losses:
@@ -520,11 +540,3 @@ def _counted(losses: list[places.Resumed]) -> dict[str, dict[str, int]]:
         if each.loss is not None:
             counts.setdefault(type(each.loss).__name__, {})[str(each.loss.partition)] = each.lost_count
     return counts
-
-
-def _only_epochs_differ(begin: StreamOffset, end: StreamOffset) -> bool:
-    """A new leader alone is no reason for a batch."""
-    same_places = {name: each.offset for name, each in begin.positions.items()} == {
-        name: each.offset for name, each in end.positions.items()
-    }
-    return same_places and dict(begin.topic_ids) == dict(end.topic_ids)

@@ -47,7 +47,9 @@ def test_an_offset_survives_json_with_sorted_keys():
     )
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
     assert from_json(json.loads(json.dumps(one.to_json()))) == one
-    with_start = StreamOffset(positions=one.positions, topic_ids=one.topic_ids, start=other, initial=True)
+    with_start = StreamOffset(
+        positions=one.positions, topic_ids=one.topic_ids, start=other, initial=True, begins={B0: 1}
+    )
     assert from_json(json.loads(json.dumps(with_start.to_json()))) == with_start
 
 
@@ -57,7 +59,17 @@ def test_an_offset_of_sparks_kafka_source_is_taken():
 
 
 @pytest.mark.parametrize(
-    "bad", [[], {"$ids": 5}, {"$ids": ["a"]}, {"a": 5}, {"a": {"x": 5}}, {"a": {"0": "5"}}, {"a": {"0": True}}]
+    "bad",
+    [
+        [],
+        {"$ids": 5},
+        {"$ids": ["a"]},
+        {"a": 5},
+        {"a": {"x": 5}},
+        {"a": {"0": "5"}},
+        {"a": {"0": True}},
+        {"$begins": 5},
+    ],
 )
 def test_what_is_no_offset_is_refused(bad):
     """A checkpoint of another source must not be taken for ours."""

@@ -15,7 +15,7 @@ from minikafka.spark.places import NothingToRead, Position, StreamOffset
 from minikafka.spark.source import MiniKafkaSource
 from minikafka.types import TopicPartition
 
-A0 = TopicPartition("a", 0)
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class Reported:
@@ -25,16 +25,19 @@ class Reported:
         self.topic_id = "x"
         self.end = (90, 3)
         self.start = 0
+        self.starts_at: dict[TopicPartition, int] = {}
+        """Log starts that differ from ``start``."""
         self.epoch_end = 100
+        self.partitions = (0,)
 
     def topics(self, names, *, certain=False):
-        return {"a": Topic(topic_id=self.topic_id, partitions=(0,))}
+        return {"a": Topic(topic_id=self.topic_id, partitions=self.partitions)}
 
     def ends(self, partitions):
         return dict.fromkeys(partitions, self.end)
 
     def starts(self, partitions):
-        return dict.fromkeys(partitions, self.start)
+        return {name: self.starts_at.get(name, self.start) for name in partitions}
 
     def list_offsets(self, times):
         return {name: (self.start if time == -2 else self.end[0], -1) for name, time in times.items()}
@@ -54,8 +57,15 @@ def stream(reported, **options):
     return reader
 
 
-def at(offset, epoch=3, **more):
-    return StreamOffset(positions={A0: Position(offset, epoch)}, topic_ids={"a": "x"}, **more).to_json()
+def at(offset, epoch=3, partitions=(A0,), **more):
+    positions = dict.fromkeys(partitions, Position(offset, epoch))
+    return StreamOffset(positions=positions, topic_ids={"a": "x"}, **more).to_json()
+
+
+def tasks(reader, start, end):
+    """Partition, start and end of what each task reads, in the order of their numbers."""
+    wanted = [each.value for each in reader.partitions(start, end)]
+    return [(each.partition.partition, each.start, each.end) for each in wanted]
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -75,7 +85,7 @@ def test_a_shorter_log_is_a_truncation():
     with pytest.raises(LogTruncated, match=r"at 100 of epoch 4.* at 80: 20 records"):
         stream(reported).latestOffset(at(100, 4), ReadAllAvailable())
     end = stream(reported, failOnDataLoss="false").latestOffset(at(100, 4), ReadAllAvailable())
-    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
+    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}}, begins={A0: 80})
 
 
 def test_a_cut_log_that_grew_again_is_read_from_where_it_was_cut():
@@ -84,9 +94,21 @@ def test_a_cut_log_that_grew_again_is_read_from_where_it_was_cut():
     reported.end, reported.epoch_end = (150, 5), 80
     reader = stream(reported, failOnDataLoss="false")
     end = reader.latestOffset(at(100, 4), ReadAllAvailable())
-    assert end == at(150, 5, lost={"LogTruncated": {"a-0": 20}})
+    assert end == at(150, 5, lost={"LogTruncated": {"a-0": 20}}, begins={A0: 80})
     wanted = [each.value for each in reader.partitions(at(100, 4), end)]
     assert [(each.start, each.end) for each in wanted] == [(80, 150)]
+
+
+def test_a_cut_log_that_grew_as_long_again_is_read_from_where_it_was_cut():
+    """KIP-101: the same offset of another epoch was taken for a new leader alone, and nothing was read."""
+    reported = Reported()
+    reported.end, reported.epoch_end = (100, 5), 80
+    with pytest.raises(LogTruncated, match=r"at 100 of epoch 4.* at 80: 20 records"):
+        stream(reported).latestOffset(at(100, 4), ReadAllAvailable())
+    reader = stream(reported, failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    end = reader.latestOffset(at(100, 4), ReadAllAvailable())
+    assert end == at(90, 5, lost={"LogTruncated": {"a-0": 20}}, begins={A0: 80})
+    assert tasks(reader, at(100, 4), end) == [(0, 80, 90)]
 
 
 def recreated(reported: Reported) -> None:
@@ -139,7 +161,7 @@ def test_a_cut_log_is_not_read_again_below_the_cut():
     reported.end, reported.epoch_end = (70, 5), 80
     reader = stream(reported, **{"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"})
     end = reader.latestOffset(at(100, 4), ReadAllAvailable())
-    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
+    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}}, begins={A0: 80})
     assert [each.value for each in reader.partitions(at(100, 4), end)] == []
 
 
@@ -321,16 +343,107 @@ def test_first_batch_begins_where_the_query_began():
     assert [(each.value.start, each.value.end) for each in reader.partitions(at(70), end)] == [(40, 90)]
 
 
+def two() -> Reported:
+    """A topic of two partitions."""
+    reported = Reported()
+    reported.partitions = (0, 1)
+    return reported
+
+
 def test_partition_that_is_added_is_read_from_its_beginning():
     """Where its log begins by now."""
-
-    class Two(Reported):
-        def topics(self, names, *, certain=False):
-            return {"a": Topic(topic_id=self.topic_id, partitions=(0, 1))}
-
-    reported = Two()
+    reported = two()
     reported.start = 7
     reader = stream(reported, maxOffsetsPerTrigger="10")
     end = reader.latestOffset(at(90), ReadAllAvailable())
-    wanted = [each.value for each in reader.partitions(at(90), end)]
-    assert [(each.partition.partition, each.start, each.end) for each in wanted] == [(1, 7, 17)]
+    assert tasks(reader, at(90), end) == [(1, 7, 17)]
+
+
+@pytest.mark.parametrize("start", [at(90), at(90, initial=True)])
+def test_partition_that_is_added_keeps_where_its_first_batch_begins(start):
+    """Must be shown (retention): records that a batch had planned and DeleteRecords removed were lost without a word."""
+    reported = two()
+    end = stream(reported).latestOffset(start, ReadAllAvailable())
+    assert tasks(stream(reported), start, end) == [(1, 0, 90)]
+    reported.starts_at[A1] = 30
+    with pytest.raises(RetentionPassedPosition, match="a-1: the checkpoint stands at 0, the log begins at 30: 30 lost"):
+        stream(reported).partitions(start, end)
+    assert tasks(stream(reported, failOnDataLoss="false"), start, end) == [(1, 30, 90)]
+    assert stream(reported).latestOffset(end, ReadAllAvailable()) == end, "nothing is new"
+
+
+def test_checkpoint_without_the_beginning_of_a_new_partition_is_read():
+    """Earlier versions did not write it down: the log start of the replay is all that is known."""
+    reported = two()
+    reported.start = 7
+    until = at(90, partitions=(A0, A1))
+    assert tasks(stream(reported), at(90), until) == [(1, 7, 90)]
+
+
+def retained(reported: Reported) -> None:
+    reported.starts_at[A0] = 95
+
+
+def half_retained(reported: Reported) -> None:
+    reported.starts_at[A0] = 84
+
+
+def smaller(reported: Reported) -> None:
+    reported.partitions = (1,)
+
+
+def of_another_id(reported: Reported) -> None:
+    reported.topic_id = "y"
+
+
+def cut_since(reported: Reported) -> None:
+    reported.epoch_end = 75
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "others"),
+    [
+        (cut_since, [(0, 80, 85), (0, 85, 90)], [(1, 80, 85), (1, 85, 90)]),
+        (retained, [(0, 85, 85), (0, 90, 90)], [(1, 80, 85), (1, 85, 90)]),
+        (half_retained, [(0, 84, 85), (0, 85, 90)], [(1, 80, 85), (1, 85, 90)]),
+        (smaller, [(0, 85, 85), (0, 90, 90)], [(1, 80, 85), (1, 85, 90)]),
+        (of_another_id, [(0, 85, 85), (0, 90, 90)], [(1, 85, 85), (1, 90, 90)]),
+    ],
+)
+def test_batch_that_is_run_again_has_the_same_tasks(change, first, others):
+    """Exactly once: notes and sequences are of a task's number, so what the log has lost moves no row to another."""
+    reported = two()
+    reader = stream(reported, failOnDataLoss="false", minPartitions="4")
+    start = at(80, partitions=(A0, A1))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert tasks(reader, start, end) == [(0, 80, 85), (0, 85, 90), (1, 80, 85), (1, 85, 90)]
+    change(reported)
+    assert tasks(reader, start, end) == first + others
+
+
+def test_first_batch_says_what_is_gone_before_it_is_written_down():
+    """A batch 0 in the checkpoint that lost records could never be run again, whatever startingOffsets says then."""
+    reported = Reported()
+    reported.start = 85
+    begin = at(80, initial=True)
+    with pytest.raises(RetentionPassedPosition, match="5 lost"):
+        stream(reported).latestOffset(begin, ReadAllAvailable())
+    reader = stream(reported, failOnDataLoss="false")
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    place = StreamOffset(positions={A0: Position(80, 3)}, topic_ids={"a": "x"})
+    assert end == at(90, start=place, lost={"RetentionPassedPosition": {"a-0": 5}}, begins={A0: 85})
+    assert tasks(reader, begin, end) == [(0, 85, 90)]
+
+
+@pytest.mark.parametrize(
+    ("change", "begins"), [(recreated, [(0, 0, 10), (0, 10, 20)]), (cut, [(0, 80, 90), (0, 90, 100)])]
+)
+def test_batch_that_begins_elsewhere_has_the_same_tasks_when_it_is_run_again(change, begins):
+    """Exactly once: where a batch begins after a loss is in its end, as the log may have lost more by then."""
+    reported = Reported()
+    change(reported)
+    reader = stream(reported, failOnDataLoss="false", maxOffsetsPerTrigger="20", minPartitions="2")
+    end = reader.latestOffset(at(100, 3), ReadAllAvailable())
+    assert tasks(reader, at(100, 3), end) == begins
+    reported.start = begins[0][2]
+    assert tasks(reader, at(100, 3), end) == [(0, reported.start, reported.start), begins[1]]

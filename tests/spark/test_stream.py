@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.spark.options import OptionError
 from minikafka.spark.sink import NotMapOnly, exactly_once
 from tests.spark.streams import run
 
@@ -61,3 +62,13 @@ def test_sequences_are_for_map_only_queries(stream):
         exactly_once(stream.frame().groupBy("partition").count().selectExpr("cast(count as string) value"), **options)
     with pytest.raises(NotMapOnly, match="other values"):
         exactly_once(stream.frame().selectExpr("cast(rand() as string) value"), **options)
+
+
+def test_sequences_are_for_queries_that_lose_nothing(stream):
+    """Rule 1 of sequences: a task that lost its first records would skip as many others, which were never written."""
+    options = {"exactlyOnce": "sequences"}
+    exactly_once(stream.frame().select("value"), **options)
+    may_lose = stream.frame(failOnDataLoss="false").select("value").where("value is not null")
+    with pytest.raises(OptionError, match="sequences needs failOnDataLoss=true"):
+        exactly_once(may_lose, **options)
+    exactly_once(may_lose)
