@@ -35,7 +35,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from minikafka.blocking.brokers import Brokers
 from minikafka.client.partitioner import partition_of_key
-from minikafka.errors import InvalidProducerEpoch, NetworkException, OutOfOrderSequenceNumber, ProtocolError
+from minikafka.errors import UNKNOWN, InvalidProducerEpoch, NetworkException, OutOfOrderSequenceNumber, ProtocolError
 from minikafka.spark.options import MAP_ONLY, ONE_TASK, Guarantee, OptionError, SinkOptions
 from minikafka.spark.transactions import (
     OpenTransaction,
@@ -309,13 +309,15 @@ class TaskWriter:
         if waiting is None:
             waiting = self._partitions[place] = _Partition(self._written_until(place))
         pairs = _headers(headers) if self._options.include_headers or headers else []
-        waiting.rows.append((now_ms, key, value, pairs))
         size = ROW_OVERHEAD + len(key or b"") + len(value or b"")
         size += sum(len(name) + len(each or b"") for name, each in pairs)
+        # A batch stays within batch_size, unless one row is larger; all partitions together below four of them.
+        if waiting.rows and waiting.size + size > self._options.batch_size:
+            self._flush()
+        waiting.rows.append((now_ms, key, value, pairs))
         waiting.size += size
         self._size += size
         self.rows += 1
-        # A batch stays below batch_size; all partitions together below four of them.
         if waiting.size >= self._options.batch_size or self._size >= 4 * self._options.batch_size:
             self._flush()
 
@@ -346,9 +348,12 @@ class TaskWriter:
             answers = self._brokers.produce(
                 group, timeout_s=PRODUCE_TIMEOUT_S, transactional_id=self._identity.transactional_id
             )
-            for answer in answers:
-                place = TopicPartition(answer.topic, answer.partition)
-                error = error_in(answer)
+            answered = {(each.topic, each.partition): each for each in answers}
+            for place, _ in group:
+                if place not in answered:
+                    refused = NetworkException(f"{place}: the response to Produce leaves it out", outcome=UNKNOWN)
+                    continue
+                error = error_in(answered[place])
                 if error is None:
                     self._done(self._partitions[place])
                 else:

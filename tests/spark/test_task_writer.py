@@ -32,6 +32,8 @@ class Brokers:
         """Partition, first sequence, and records of each batch."""
         self.requests = 0
         self.refusals: dict[TopicPartition, list[ProtocolError]] = defaultdict(list)
+        self.left_out: list[TopicPartition] = []
+        """What the next responses leave out, each once."""
         self.last = {"epoch": -1, "sequence": -1} | written
         """What DescribeProducers says of every partition."""
 
@@ -53,6 +55,9 @@ class Brokers:
         answers = []
         for name, data in batches:
             batch = RecordBatch.of(bytes(data))
+            if name in self.left_out:
+                self.left_out.remove(name)
+                continue
             if self.refusals[name]:
                 error = self.refusals[name].pop(0)
                 answers.append(m.ProducedPartition.failed(error, topic=name.topic, partition=name.partition))
@@ -142,6 +147,29 @@ def test_batches_are_sent_when_they_have_their_size():
     assert small.requests == 1
     writer(spread, topic="a", **{"kafka.batch.size": "200"}).write(rows(*[row] * 9, partition=list(range(9))))
     assert (spread.requests, len(spread.sent)) == (2, 9), "eight of a hundred bytes each are four batches"
+
+
+def test_batch_never_grows_beyond_its_size_but_for_one_large_row():
+    """A broker refuses batches above max.message.bytes, however often: small rows must not push a large one over it."""
+    brokers = Brokers()
+    large = "x" * 136  # counts as 200 bytes
+    options = {"kafka.batch.size": "250"}
+    writer(brokers, topic="a", **options).write(rows("x" * 36, large, "y" * 36, "z" * 36, partition=[0] * 4))
+    assert [[len(record.value) for record in records] for _, _, records in brokers.sent] == [[36], [136], [36, 36]]
+    beyond = Brokers()
+    writer(beyond, topic="a", **options).write(rows("x" * 36, large * 2, "y" * 36, partition=[0] * 3))
+    assert [[len(record.value) for record in records] for _, _, records in beyond.sent] == [[36], [272], [36]]
+    assert [first for _, first, _ in beyond.sent] == [0, 1, 2]
+
+
+def test_partition_that_a_response_leaves_out_is_sent_again():
+    """Its rows are not acknowledged: a task that ends now would report rows that no log has."""
+    brokers = Brokers()
+    brokers.left_out = [TopicPartition("a", 1)]
+    written = writer(brokers, DERIVED, topic="a").write(rows("x", "y", partition=[0, 1]))
+    assert written.rows == 2
+    assert brokers.values() == {0: [b"x"], 1: [b"y"]}
+    assert brokers.requests == 2
 
 
 def test_task_that_is_run_again_skips_what_it_finds():
