@@ -72,14 +72,18 @@ def sequences(batch: Any) -> tuple[int, int, int]:
 
 
 def test_a_batch_that_the_application_filled_is_sealed():
-    """It does not linger, and no other record joins it."""
+    """It does not linger, no other record joins it, and its bytes count in buffer.memory until it is answered."""
     story = Story()
     builder = BatchBuilder()
     builder.append(1000, None, b"built", ())
     story.accumulator.add_built(story.queues[0], "built", builder, 1000, 1.0)
+    assert story.accumulator.size == builder.size
     story.add("other", now=1.0)
     batch = story.one(1.0)
     assert [record.value for record in decode_batch(verify_client(batch.data))] == [b"built"]
+    story.succeed(batch)
+    story.succeed(story.one(2.0))
+    assert story.accumulator.size == 0
 
 
 def test_a_batch_waits_for_linger():

@@ -95,6 +95,17 @@ def test_listeners_that_nobody_could_use_are_refused(listeners: str):
         Cluster(0).register(1, listeners=listeners)
 
 
+@pytest.mark.parametrize("rack", ["r" * 256, "a\nb"])
+def test_racks_that_are_long_or_unprintable_are_refused(rack: str):
+    """They are kept by every broker, and shown in tables and log lines."""
+    request = BrokerRegistrationRequest(
+        broker_id=1, cluster_id=CLUSTER_ID, incarnation_id="i", host="h", port=1, rack=rack
+    )
+    cluster = Cluster(0)
+    with pytest.raises(InvalidRequest, match="rack="):
+        cluster.controller.register(cluster.image, request, may_live=False)
+
+
 @pytest.mark.parametrize("log_dirs", [("d" * 65,), tuple(f"d{number}" for number in range(21))])
 def test_more_log_directories_than_a_broker_has_are_refused(log_dirs: tuple[str, ...]):
     """They too are kept by every broker and by every snapshot."""
