@@ -6,8 +6,18 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from minikafka.broker.meters import Histogram
+from minikafka.groups.coordinator import Standing
+from minikafka.groups.group import State
 from minikafka.rest.metrics import SAMPLES_MAX, _Families, in_pieces, without_header
-from minikafka.rest.metrics.families import Windows, counter, gauge, histogram, percentiles_ms
+from minikafka.rest.metrics.families import (
+    Groups,
+    Windows,
+    counter,
+    gauge,
+    group_families,
+    histogram,
+    percentiles_ms,
+)
 
 
 def seen(value: int) -> Histogram:
@@ -36,3 +46,13 @@ def test_the_pieces_of_a_family_are_its_text(kind: str, rows: int) -> None:
     ]
     assert first[1] + b"".join(without_header(text) for _, text in rest) == whole
     assert all(count <= SAMPLES_MAX for count, _ in [first, *rest])
+
+
+def test_every_group_is_counted_in_one_state():
+    """KIP-848: a group of the consumer protocol that gets a new assignment was in none."""
+    groups = Groups([Standing(state.value, state, 1, {}) for state in State])
+    families = {each.name.rpartition("_")[2]: each for each in group_families(groups, 100)}
+    (count,) = families.pop("numgroups").samples
+    by_state = {name: each.samples[0].value for name, each in families.items() if name.startswith("numgroups")}
+    assert by_state.keys() == {f"numgroups{state.value.lower()}" for state in State}
+    assert sum(by_state.values()) == count.value == len(State)

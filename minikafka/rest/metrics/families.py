@@ -128,7 +128,6 @@ ASK_TIMEOUT_S: Final = 2.0
 
 PARTITION = ("topic", "partition")
 GROUP = "consumergroup"
-STATES = (State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD, State.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,7 @@ def group_families(groups: Groups, limit: int) -> Iterator[Metric]:
     yield gauge("kafka_consumergroup_members", "Members of a group.", GROUP, members)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield number(prefix + "numgroups", "Groups that this broker coordinates.", len(groups.standings))
-    for state in STATES:
+    for state in State:
         count = sum(each.state is state for each in groups.standings)
         yield number(f"{prefix}numgroups{state.value.lower()}", f"Of these, those that are {state.value}.", count)
     offset_count = sum(len(each.committed) for each in groups.standings)
