@@ -229,7 +229,7 @@ def execute(
         kafka=kafka_layout.reassignment_started(before, list(wanted)),
     )
     if wait:
-        run(lambda: _until_complete(bootstrap, list(wanted)))
+        run(lambda: _until_complete(bootstrap, wanted))
         if output == "table":
             click.echo("Complete.")
 
@@ -238,12 +238,22 @@ def _write(rollback: Path, before: kafka_layout.Assignments) -> None:
     rollback.write_text(kafka_layout.assignment_json(before) + "\n", encoding="utf-8")
 
 
-async def _until_complete(bootstrap: str, names: Sequence[TopicPartition]) -> None:
-    """Progress on standard error whenever it changes, until nothing of it is under way."""
+async def _until_complete(bootstrap: str, wanted: kafka_layout.Assignments) -> None:
+    """Progress on standard error whenever it changes, until nothing of it is under way.
+
+    Raises Failure if a partition is elsewhere then: its reassignment was cancelled, or another one took its place.
+    """
     last = ""
     while True:
-        left = await _progress(bootstrap, names)
+        left, current = await _status(bootstrap, list(wanted))
         if not left:
+            elsewhere = [name for name, nodes in wanted.items() if current.get(name) != nodes]
+            if elsewhere:
+                where = [f"{name} is on {kafka_layout.ids(current.get(name, ()))}" for name in elsewhere[:NAMED_MAX]]
+                raise Failure(
+                    f"nothing is under way any more, but {'; '.join(where)}: the reassignment of "
+                    f"{many(len(elsewhere), 'partition')} was cancelled or replaced"
+                )
             return
         line = progress_line(left)
         if line != last:

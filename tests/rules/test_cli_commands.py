@@ -69,6 +69,7 @@ from minikafka.errors import (
     TopicAlreadyExists,
     Unreachable,
 )
+from minikafka.types import TopicPartition
 from minikafka.wire.messages import (
     DescribedPartition,
     DescribedTopic,
@@ -290,6 +291,22 @@ def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
     result = told(*arguments, code=2)
     assert result.stdout == ""
     assert result.stderr
+
+
+@pytest.mark.parametrize("now", [(4, 2, 3), (1, 2, 3)])
+async def test_a_reassignment_that_was_cancelled_is_not_complete(now: tuple[int, ...], monkeypatch):
+    """`reassign execute --wait` is followed by the end of the old broker: it must have no replicas by then."""
+    name = TopicPartition("orders", 0)
+
+    async def status(*_: object) -> object:
+        return [], {name: now}
+
+    monkeypatch.setattr(reassign, "_status", status)
+    refused = (
+        contextlib.nullcontext() if now == (4, 2, 3) else pytest.raises(running.Failure, match="orders-0 is on 1,2,3")
+    )
+    with refused:
+        await reassign._until_complete("127.0.0.1:1", {name: (4, 2, 3)})
 
 
 @pytest.mark.parametrize(
