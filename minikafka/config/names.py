@@ -80,3 +80,13 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     """.split()
 )
 """Names that Kafka's files often carry and that mean nothing here: one notice each, no error."""
+
+INSTEAD = {
+    "broker.id": "node.id",
+    "controller.quorum.bootstrap.servers": "controller.quorum.voters",
+    "log.dir": "log.dirs",
+    "log.retention.hours": "log.retention.ms",
+    "log.retention.minutes": "log.retention.ms",
+    "log.roll.hours": "log.roll.ms",
+}
+"""Of these names, those whose meaning another setting has. Without it a log is kept for a week where it was a day."""

@@ -16,7 +16,7 @@ from typing import Any
 from minikafka.addresses import is_loopback
 from minikafka.config.broker import BrokerConfig, table
 from minikafka.config.listeners import CONNECTIONS, override_of
-from minikafka.config.names import KNOWN_TO_KAFKA_ONLY, OWN_PREFIX
+from minikafka.config.names import INSTEAD, KNOWN_TO_KAFKA_ONLY, OWN_PREFIX
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
 from minikafka.errors import InvalidConfig, did_you_mean
@@ -100,7 +100,8 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
         elif own is not None:
             overrides[name] = own
         elif name in KNOWN_TO_KAFKA_ONLY:
-            notices.append(f"{name} is known to Kafka and not used by minikafka")
+            instead = f"; set {INSTEAD[name]}" if name in INSTEAD else ""
+            notices.append(f"{name} is known to Kafka and not used by minikafka{instead}")
         elif lenient:
             notices.append(f"{name} is not a setting of minikafka: ignored")
         else:

@@ -6,14 +6,18 @@ import pytest
 
 from minikafka.addresses import is_loopback
 from minikafka.config import (
+    KNOWN_TO_KAFKA_ONLY,
+    BrokerConfig,
     TopicConfig,
     environment_overruled,
     environment_settings,
     parse_broker,
     parse_topic,
+    table,
     to_settings,
 )
 from minikafka.config.listeners import jaas_users
+from minikafka.config.names import INSTEAD
 from minikafka.errors import InvalidConfig
 
 
@@ -55,6 +59,15 @@ def test_setting_of_kafka_that_is_not_used_is_a_notice_that_says_so() -> None:
     with pytest.raises(InvalidConfig) as raised:
         parse_broker({"x" * 5_000: "1"})
     assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(("name", "instead"), sorted(INSTEAD.items()))
+def test_notice_names_the_setting_that_has_the_meaning_of_an_unused_one(name: str, instead: str) -> None:
+    """Otherwise a file for Kafka with log.retention.hours=24 keeps records for a week, and the notice helps nobody."""
+    assert name in KNOWN_TO_KAFKA_ONLY
+    assert instead in table(BrokerConfig)
+    [notice] = parse_broker({name: "24"}).notices
+    assert notice == f"{name} is known to Kafka and not used by minikafka; set {instead}"
 
 
 def test_listeners_with_any_free_port_do_not_share_it() -> None:
