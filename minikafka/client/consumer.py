@@ -584,7 +584,9 @@ class Consumer(Client):
         topics = self._subscription.topics if only is None else ()
         for topic in topics or dict.fromkeys(each.topic for each in read):
             if (error := _refused(metadata.view, topic)) is not None:
-                metadata.refresh_soon()  # a caller that goes on finds what was allowed meanwhile
+                # The next call waits for another response: it may be allowed by then, and no caller spins.
+                del metadata.view.errors[topic]
+                metadata.refresh_soon()
                 raise type(error)(f"{topic}: {error.message}")
 
     def _ask_for_records(self) -> PollGate | None:
