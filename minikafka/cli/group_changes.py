@@ -310,7 +310,8 @@ def _read_csv(path: Path) -> dict[TopicPartition, Goal]:
     """``topic,partition,offset`` a line, as ``--export`` writes it; empty lines are passed over."""
     found: dict[TopicPartition, Goal] = {}
     # What is no text becomes a line that is no topic,partition,offset, and is reported with its number.
-    with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+    # A spreadsheet begins a file with a byte order mark.
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         for number, row in enumerate(csv.reader(lines), start=1):
             if not row:
                 continue

@@ -44,7 +44,8 @@ def ending_of(node: NodeId, image: MetadataImage, voters: Collection[NodeId], co
     for topic, partition in image.sorted_partitions():
         name = f"{topic.name}-{partition.partition}"
         left = [each for each in partition.isr if each != node and image.alive(each)]
-        if node in partition.isr and not left:
+        # As in an election: without an ISR an eligible leader replica leads, which has all that is committed.
+        if node in partition.isr and not left and not any(each != node and image.alive(each) for each in partition.elr):
             last.append(name)
             continue
         if partition.leader == node:

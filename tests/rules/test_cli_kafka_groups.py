@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from minikafka.cli import kafka_layout as layout
+from minikafka.cli.group_changes import _read_csv
+from minikafka.groups.offsets import Goal
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember, ListedGroup
 
@@ -133,6 +139,14 @@ def test_reset_export_and_delete():
     ]
     assert list(layout.group_offsets_exported({O0: 5, O1: 10})) == ["orders,0,5", "orders,1,10", ""]
     assert layout.groups_deleted(["a", "b"]) == "Deletion of requested consumer groups ('a', 'b') was successful."
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "from a spreadsheet"])
+def test_an_exported_file_is_read_again(mark: str, tmp_path: Path):
+    """Spreadsheets write a byte order mark, which was read as a part of the first topic's name."""
+    path = tmp_path / "offsets.csv"
+    path.write_text(mark + "\n".join(layout.group_offsets_exported({O0: 5, O1: 10})), encoding="utf-8")
+    assert _read_csv(path) == {O0: Goal("offset", offset=5), O1: Goal("offset", offset=10)}
 
 
 def test_delete_offsets():

@@ -75,6 +75,17 @@ def test_last_replica_in_sync_is_a_warning(others_down: tuple[NodeId, ...]):
     assert "a-0 has no other in-sync replica that is up" in ending.warnings[-1]
 
 
+@pytest.mark.parametrize(("down", "warnings"), [((), 0), ((2,), 1)])
+def test_eligible_leader_replica_that_is_up_leads_after_the_last_of_the_isr(down: tuple[NodeId, ...], warnings: int):
+    """KIP-966: it was not caught up enough for the ISR, and has all committed records: below the minimum none are."""
+    image = image_of({"a": (1,)}, down=down, **{"min.insync.replicas": "2"})
+    [alone] = [replace(each, elr=(2,)) for each in image.topics["a"].partitions]
+    image = replace(image, topics={"a": replace(image.topics["a"], partitions=(alone,))})
+    ending = ending_of(1, image, (1, 3), CONFIG)
+    assert len([each for each in ending.warnings if "no other in-sync replica" in each]) == warnings
+    assert ("a-0 gets another leader." in ending.effects) is (warnings == 0)
+
+
 def test_majority_of_voters_that_would_be_gone_is_a_warning():
     """Of three voters two must be up; a broker that is no voter takes none away."""
     image = image_of({}, down=(2,))
