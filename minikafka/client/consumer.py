@@ -518,7 +518,8 @@ class Consumer(Client):
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
         """The next record of these (default: all) partitions; waits as long as it takes.
 
-        Raises what stands in its place: CorruptMessage, OffsetOutOfRange, LogTruncation, NoOffsetForPartition.
+        Raises what stands in its place: CorruptMessage, OffsetOutOfRange, LogTruncation, NoOffsetForPartition;
+        TopicAuthorizationFailed for a topic that this client may not read, InvalidTopic for a name that none may have;
         InvalidRequest while nothing is subscribed or assigned.
         """
         self._polling()
