@@ -27,6 +27,7 @@ What the audit joins: ledgers, committed records and replicas as tables, values 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -44,7 +45,7 @@ from minikafka.check import findings
 from minikafka.check.findings import Finding, findings_json
 from minikafka.check.history import value_id
 from minikafka.spark.options import parse_source
-from minikafka.spark.places import present
+from minikafka.spark.places import Position, StreamOffset, present
 from minikafka.types import NO_EPOCH, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import iterate
 from minikafka.wire.records import decode_batch
@@ -92,9 +93,18 @@ def _ends_in_the_middle(ledger: Path) -> bool:
         return file.read() not in {b"", b"\n"}
 
 
-def committed(session: SparkSession, source: Mapping[str, str], topics: list[str]) -> DataFrame:
-    """All committed records of the topics, with their values' names (columns of DATA)."""
-    records = session.read.format("minikafka").options(**source).option("subscribe", ",".join(topics)).load()
+def committed(
+    session: SparkSession, source: Mapping[str, str], topics: list[str], log_starts: Mapping[TopicPartition, Offset]
+) -> DataFrame:
+    """All committed records of the topics, with their values' names (columns of DATA).
+
+    Spark plans the read later: retention that has passed ``log_starts`` by then is an error, not a lost write.
+    """
+    reader = session.read.format("minikafka").options(**source).option("subscribe", ",".join(topics))
+    if log_starts:  # without any, reading says that there is no such topic
+        starts = StreamOffset(positions={name: Position(at) for name, at in log_starts.items()})
+        reader = reader.option("startingOffsets", json.dumps(starts.to_json()))
+    records = reader.load()
     return records.select("topic", "partition", "offset", "value").mapInArrow(_named, DATA)
 
 
@@ -518,8 +528,8 @@ def _audited(session: Any, judge: Audit, source: Mapping[str, str] | None, repli
     log_starts: dict[TopicPartition, Offset]
     concerned = [each for each in replicas if each[1].topic in topics]
     if source is not None:
-        data = committed(session, source, topics)
         log_starts = _starts(source, topics)
+        data = committed(session, source, topics, log_starts)
     else:
         best = {}
         for each in sorted(concerned, key=lambda each: (each[4], -each[0])):

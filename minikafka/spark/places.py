@@ -50,7 +50,7 @@ from minikafka.blocking.reading import (
     RetentionPassedPosition,
     TopicRecreated,
 )
-from minikafka.errors import ProtocolError, UnknownTopicOrPartition
+from minikafka.errors import ProtocolError, UnknownTopicId, UnknownTopicOrPartition
 from minikafka.spark.options import (
     EARLIEST_OFFSET,
     EARLIEST_WORD,
@@ -324,13 +324,23 @@ class Group:
             if each.offset >= 0
         }
 
-    def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Tell the group how far the query is. CommitRefused; an absent coordinator is a warning in the log."""
+    def commit(
+        self, positions: Mapping[TopicPartition, Position], topic_ids: Mapping[str, TopicId] | None = None
+    ) -> None:
+        """Commit how far the query is. CommitRefused; an absent coordinator is a warning in the log.
+
+        With ``topic_ids`` a topic that was created again under its name gets no position of the former one.
+        """
+        ids = topic_ids or {}
         request = g.OffsetCommitRequest(
             group_id=self.name,
             partitions=tuple(
                 g.CommitPartition(
-                    topic=name.topic, partition=name.partition, offset=each.offset, leader_epoch=each.epoch
+                    topic=name.topic,
+                    partition=name.partition,
+                    offset=each.offset,
+                    leader_epoch=each.epoch,
+                    topic_id=ids.get(name.topic),
                 )
                 for name, each in sorted(positions.items())
             ),
@@ -349,8 +359,9 @@ class Group:
 
 def _error_of_offsets(response: Any) -> ProtocolError | None:
     errors = (error_in(each) for each in response.partitions)
-    # A topic that is gone has no place to tell of.
-    return next((each for each in errors if each is not None and not isinstance(each, UnknownTopicOrPartition)), None)
+    # A topic that is gone, or was created again, has no position that counts.
+    gone = (UnknownTopicOrPartition, UnknownTopicId)
+    return next((each for each in errors if each is not None and not isinstance(each, gone)), None)
 
 
 class NothingToRead(Exception):

@@ -54,7 +54,7 @@ from minikafka.spark.places import (
     resolve,
 )
 from minikafka.spark.sink import BatchWriter, StreamWriter, Travels, check_columns
-from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicId, TopicPartition
 
 LOGGER = logging.getLogger("minikafka.spark")
 
@@ -265,7 +265,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._latest: Mapping[TopicPartition, Position] = {}
         self._batch_at = time.monotonic()
         self._group: Group | None = None
-        self._committed: Mapping[TopicPartition, Position] = {}
+        self._committed: tuple[Mapping[TopicPartition, Position], Mapping[str, TopicId]] = ({}, {})
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition)
@@ -314,6 +314,8 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if name in latest
             }
         latest = self._not_behind(begin, latest, found)
+        topics = {name.topic for name in latest}
+        found = replace(found, topic_ids={topic: each for topic, each in found.topic_ids.items() if topic in topics})
         known = self._batch_begins(begin, latest, found)
         if self._must_wait(known, latest):
             return self._unchanged(begin, start)
@@ -520,13 +522,14 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a finished batch's offsets to the group, if any. Spark's checkpoint keeps the query's place."""
-        positions = from_json(end).positions
-        if self._options.commit_group is None or positions == self._committed:
+        place = from_json(end)
+        positions_and_ids = (place.positions, place.topic_ids)
+        if self._options.commit_group is None or positions_and_ids == self._committed:
             return
         if self._group is None:
             self._group = Group(self._cluster(), self._options.commit_group)
-        self._group.commit(positions)
-        self._committed = positions
+        self._group.commit(*positions_and_ids)
+        self._committed = positions_and_ids
 
     def travelling(self) -> dict[str, Any]:
         """Tasks need no more than a fresh reader."""

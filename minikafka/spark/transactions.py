@@ -7,8 +7,9 @@ Rules for this file:
 2. The note is an offset that is committed in the same transaction: batch + 1, for the group with the transactional id's
    name. It is read after the producer has been initialized: what an earlier attempt has not committed by then, it never
    commits.
-3. A task leaves its transaction open. The driver commits all of them when all tasks have written; a task whose note is
-   there already writes nothing. So a batch of one task is atomic, and a batch of several is completed by its replay.
+3. A task leaves its transaction open. The driver commits all of them when all tasks have written and all are still
+   open; a task whose note is there already writes nothing. So a batch of one task is atomic, and a batch of several is
+   completed by its replay.
 4. A response that was lost is requested again: with transaction version 2, the same EndTxn never ends the next
    transaction.
 5. Spark kills the other tasks of a batch write that fails, but not at once. The driver first makes a mark, a
@@ -39,13 +40,21 @@ from minikafka.wire.group_messages import (
 )
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.outcomes import error_in
-from minikafka.wire.transaction_messages import DescribeTransactionsRequest, EndTxnRequest, TxnOffsetCommitRequest
+from minikafka.wire.transaction_messages import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 
 LOGGER = logging.getLogger("minikafka.spark")
 
 ABORT_TIMEOUT_S, ABORT_TIMEOUT_MIN_S = 10.0, 0.5
 """So long an abort may wait for a coordinator that does not answer; less than the second is no time."""
 NAME_PREFIX = "spark-sink"
+ONGOING = "Ongoing"
+"""The state of an open transaction in DescribeTransactions."""
 
 _ENDED = (
     kafka.InvalidProducerEpoch,
@@ -148,17 +157,33 @@ class TaskTransaction:
         return OpenTransaction(self.name, self.producer_id, self.epoch)
 
 
-def commit_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None:
-    """Commit the transactions of a batch. BatchNotCommitted, BrokersUnreachable."""
+def commit_all(brokers: Brokers, transactions: Sequence[OpenTransaction]) -> None:
+    """Commit the transactions of a batch, or none if one of them is not open. BatchNotCommitted, BrokersUnreachable."""
+    if len(transactions) > 1:
+        for each in transactions:
+            _check_open(brokers, each)
     for each in transactions:
         try:
             _end(brokers, each, is_commit=True)
         except _ENDED as error:
-            raise BatchNotCommitted(
-                f"the transaction of {each.transactional_id} was ended by its timeout, or by another run of the query "
-                f"({error.name}): raise kafka.transaction.timeout.ms if batches take longer; the next run of the batch "
-                "writes what is missing"
-            ) from error
+            raise _not_committed(each, error.name) from error
+
+
+def _check_open(brokers: Brokers, each: OpenTransaction) -> None:
+    """Raise BatchNotCommitted unless the transaction is as its task left it."""
+    try:
+        found = _described(brokers, each.transactional_id, f"asking whether {each.transactional_id} is open")
+    except kafka.TransactionalIdNotFound as error:
+        raise _not_committed(each, error.name) from error
+    if (found.state, found.producer_id, found.producer_epoch) != (ONGOING, each.producer_id, each.epoch):
+        raise _not_committed(each, f"it is {found.state}, of producer {found.producer_id}:{found.producer_epoch}")
+
+
+def _not_committed(each: OpenTransaction, why: str) -> BatchNotCommitted:
+    return BatchNotCommitted(
+        f"the transaction of {each.transactional_id} was ended by its timeout, or by another run of the query ({why}): "
+        "raise kafka.transaction.timeout.ms if batches take longer; the next run of the batch writes what is missing"
+    )
 
 
 def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None:
@@ -238,14 +263,19 @@ def check_job_goes_on(brokers: Brokers, job: str) -> None:
     """For a task, also when it has initialized its producer (rule 5). JobFailed, BrokersUnreachable."""
     name = _mark(job)
     try:
-        Coordinator(brokers, name, key_type=TRANSACTION_KEY).ask(
-            "asking whether the job goes on",
-            DescribeTransactionsRequest(transactional_ids=(name,)),
-            error_of=lambda response: error_in(response) or error_in(response.transactions[0]),
-        )
+        _described(brokers, name, "asking whether the job goes on")
     except kafka.TransactionalIdNotFound:
         return
     raise JobFailed(f"job {job} has failed, and its driver has aborted what its tasks wrote: this task writes nothing")
+
+
+def _described(brokers: Brokers, name: str, what: str) -> DescribedTransaction:
+    response: DescribeTransactionsResponse = Coordinator(brokers, name, key_type=TRANSACTION_KEY).ask(
+        what,
+        DescribeTransactionsRequest(transactional_ids=(name,)),
+        error_of=lambda answer: error_in(answer) or error_in(answer.transactions[0]),
+    )
+    return response.transactions[0]
 
 
 def _end(brokers: Brokers, each: OpenTransaction, *, is_commit: bool, timeout_s: float | None = None) -> None:

@@ -24,6 +24,7 @@ from minikafka.errors import (
     NotController,
     NotCoordinator,
     UnknownMemberId,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from minikafka.spark import places
@@ -356,8 +357,11 @@ def test_an_absent_coordinator_does_not_stop_a_query_and_a_refusal_does(script, 
     script[1]["OffsetCommit"] = UnknownMemberId("group g is Stable: only its members may commit")
     with pytest.raises(CommitRefused, match=r"commitGroup=g: UNKNOWN_MEMBER_ID: .* give the query a group of its own"):
         Group(brokers(), "g").commit({A0: Position(5, 3)})
-    script[1]["OffsetCommit"] = outcome(UnknownTopicOrPartition("deleted"))
-    Group(brokers(), "g").commit({A0: Position(5, 3)})
+    for gone in (UnknownTopicOrPartition("deleted"), UnknownTopicId("re-created")):
+        script[1]["OffsetCommit"] = outcome(gone)
+        caplog.clear()
+        Group(brokers(), "g").commit({A0: Position(5, 3)})
+        assert caplog.text == ""
     sent = []
     script[1]["OffsetCommit"] = lambda request: sent.append(request) or outcome()
     Group(brokers(), "g").commit({A0: Position(5, 3)})
@@ -366,6 +370,8 @@ def test_an_absent_coordinator_does_not_stop_a_query_and_a_refusal_does(script, 
             group_id="g", partitions=(g.CommitPartition(topic="a", partition=0, offset=5, leader_epoch=3),)
         )
     ]
+    Group(brokers(), "g").commit({A0: Position(5, 3)}, {"a": "x"})
+    assert [each.topic_id for each in sent[1].partitions] == ["x"], "never for a topic created again since"
 
 
 def test_a_silent_broker_costs_a_part_of_the_time_and_is_asked_last(script):

@@ -154,6 +154,47 @@ def test_a_transaction_that_timed_out_fails_the_batch(script):
         commit_all(brokers(), [OPEN])
 
 
+OTHER = OpenTransaction(transactional_id("q", 4), 4001, 2)
+
+
+def described(opened, **changes):
+    """DescribeTransactions' response for a transaction that is open as its task left it, but for ``changes``."""
+    found = {"state": "Ongoing", "producer_id": opened.producer_id, "producer_epoch": opened.epoch} | changes
+    one = DescribedTransaction(transactional_id=opened.transactional_id, **found)
+    return DescribeTransactionsResponse(transactions=(one,))
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"state": "CompleteAbort", "producer_epoch": 3},
+        {"producer_epoch": 4},
+        {"producer_id": 4002},
+        {"error_code": TransactionalIdNotFound.code, "error_message": "none"},
+    ],
+)
+def test_no_transaction_is_committed_when_another_one_of_the_batch_has_ended(script, ended):
+    """Batch writes: transactional=true; after a timeout in one task, the rows of the others stayed visible for good."""
+    script["DescribeTransactions"] = [described(OPEN), described(OTHER, **ended)]
+    script["EndTxn"] = [EndTxnResponse()]
+    with pytest.raises(BatchNotCommitted, match=rf"{OTHER.transactional_id} was ended by its timeout"):
+        commit_all(brokers(), [OPEN, OTHER])
+    assert sent(script, "EndTxn") == []
+
+
+def test_all_transactions_are_committed_when_all_are_open(script):
+    """Each coordinator is asked first."""
+    script["DescribeTransactions"] = [described(OPEN), described(OTHER)]
+    script["EndTxn"] = [EndTxnResponse()]
+    commit_all(brokers(), [OPEN, OTHER])
+    assert [each.transactional_ids for each in sent(script, "DescribeTransactions")] == [
+        (OPEN.transactional_id,),
+        (OTHER.transactional_id,),
+    ]
+    ended = [(each.transactional_id, each.producer_epoch, each.committed) for each in sent(script, "EndTxn")]
+    assert ended == [(OPEN.transactional_id, 5, True), (OTHER.transactional_id, 2, True)]
+
+
 def test_an_abort_never_hides_why_the_batch_failed(script, caplog):
     """Spark aborts after a failed commit: what is committed is refused by its coordinator, and the rest is a warning."""
     caplog.set_level(logging.INFO, "minikafka.spark")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from minikafka.check import HistoryWriter
 from minikafka.check.findings import Finding
@@ -12,6 +13,7 @@ from minikafka.cli import audit as plain
 from minikafka.cli.audit import node_folders, partitions_in, segments_of
 from minikafka.log.checkpoint import format_offsets
 from minikafka.log.names import LOG_START_OFFSET_CHECKPOINT
+from minikafka.spark import audit as module
 from minikafka.spark.audit import Audited, BadLedger, audit
 from minikafka.types import TopicPartition
 from minikafka.world.read_disk import replica_of
@@ -118,6 +120,31 @@ def test_a_record_of_nobody_and_one_that_was_refused_are_named(spark, tmp_path):
     found = judged(spark, [ledger], [tmp_path / "odd"])
     assert found.totals == {"aborted-read": 1, "phantom-read": 1, "unseen": 1}
     assert evidence(found.findings) == evidence(plain.audit([ledger], None, [tmp_path / "odd"]).verdict.findings)
+
+
+def test_records_that_are_deleted_while_an_audit_begins_are_no_lost_writes(spark, kafka, tmp_path, monkeypatch):
+    """Committed data is read from where its log is said to begin, or the audit fails by the loss's name."""
+    topic = kafka.topic(1)
+    values = [b"v%d" % index for index in range(10)]
+    kafka.write(topic, 0, values)
+    ledger = tmp_path / "l.jsonl"
+    write_ledger(ledger, topic, values)
+    starts_of = module._starts
+
+    def deleted_afterwards(*arguments):
+        found = starts_of(*arguments)
+        kafka.delete_records(topic, 0, 5)
+        return found
+
+    monkeypatch.setattr(module, "_starts", deleted_afterwards)
+    with pytest.raises(PySparkException, match=f"RetentionPassedPosition: {topic}-0: .* 5 lost"):
+        audit(spark, ledgers=[ledger], bootstrap=kafka.bootstrap, replicas=[])
+    monkeypatch.undo()
+    found = audit(spark, ledgers=[ledger], bootstrap=kafka.bootstrap, replicas=[])
+    assert (found.ok, found.records) == (True, 5)
+    kafka.delete(topic)
+    with pytest.raises(PySparkException, match=f"NothingToRead: {topic}: no such topic"):
+        audit(spark, ledgers=[ledger], bootstrap=kafka.bootstrap, replicas=[])
 
 
 def test_a_line_that_means_nothing_is_shown(spark, tmp_path):

@@ -62,6 +62,20 @@ def test_new_queries_begin_where_the_group_has_committed(kafka, stream, read):
     assert committed(kafka, "begins", stream.topic) == {0: 20, 1: 4}
 
 
+def test_positions_of_a_deleted_topic_are_not_committed_to_its_successor(kafka):
+    """KIP-848's topic ids: consumers of the group would begin behind records that no member has read."""
+    topic = kafka.topic(1)
+    deleted = kafka.brokers.topics([topic])[topic].topic_id
+    kafka.delete(topic)
+    kafka.create(topic, 1)
+    group = Group(kafka.brokers, "successor")
+    place = {TopicPartition(topic, 0): Position(15)}
+    group.commit(place, {topic: deleted})
+    assert committed(kafka, "successor", topic, 1) == {}
+    group.commit(place, {topic: kafka.brokers.topics([topic])[topic].topic_id})
+    assert committed(kafka, "successor", topic, 1) == {0: 15}
+
+
 def test_errors_have_names(kafka, stream, read):
     """A group without commits, one without a name, one that belongs to others."""
     kafka.write(stream.topic, 0, [b"a"] * 3)

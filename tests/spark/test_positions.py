@@ -193,6 +193,22 @@ def test_a_topic_that_is_created_while_a_query_begins_is_not_gone():
     assert [each.value for each in reader.partitions(start, end)] == []
 
 
+def test_topic_that_available_now_leaves_out_has_no_id_in_the_batch_end():
+    """It made an empty batch, and was a loss (TopicRecreated) of a query that had read nothing of it."""
+
+    class Growing(Reported):
+        def topics(self, names, *, certain=False):
+            return super().topics(names) | self.others
+
+    reported = Growing()
+    reported.others = {}
+    reader = stream(reported, subscribePattern="a|b")
+    reader.prepareForTriggerAvailableNow()
+    reported.others = {"b": Topic(topic_id="z", partitions=(0,))}
+    assert reader.latestOffset(at(90), ReadAllAvailable()) == at(90)
+    assert reader.latestOffset(at(80), ReadAllAvailable()) == at(90)
+
+
 def sink(*columns, **options):
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "a"} | options
     schema = StructType([StructField(name, kind) for name, kind in columns])
@@ -315,8 +331,8 @@ class Committed:
     def __init__(self) -> None:
         self.commits: list[int] = []
 
-    def commit(self, positions):
-        self.commits.append(positions[A0].offset)
+    def commit(self, positions, topic_ids):
+        self.commits.append((topic_ids["a"], positions[A0].offset))
 
 
 def test_finished_batches_are_committed_once():
@@ -325,15 +341,19 @@ def test_finished_batches_are_committed_once():
     reader._group = group = Committed()
     for offset in (80, 80, 90, 90):
         reader.commit(at(offset))
-    assert group.commits == [80, 90]
+    assert group.commits == [("x", 80), ("x", 90)]
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(at(90), ReadAllAvailable()) == at(90)
-    assert group.commits == [80, 90]
+    assert group.commits == [("x", 80), ("x", 90)]
     later = stream(Reported(), commitGroup="g")
     later._group = group
     later.prepareForTriggerAvailableNow()
     assert later.latestOffset(at(90), ReadAllAvailable()) == at(90)
-    assert group.commits == [80, 90, 90], "Trigger.AvailableNow ends here, and Spark commits its last batch no more"
+    last = "Trigger.AvailableNow ends here, and Spark commits its last batch no more"
+    assert group.commits == [("x", 80), ("x", 90), ("x", 90)], last
+    successor = StreamOffset(positions={A0: Position(90, 3)}, topic_ids={"a": "y"})
+    later.commit(successor.to_json())
+    assert group.commits[3:] == [("y", 90)], "the same offset of the topic's successor"
 
 
 def test_first_batch_begins_where_the_query_began():
