@@ -56,8 +56,8 @@ WINDOW_COUNT = 5
 """Batches remembered per producer: as many as a Kafka client may have in flight."""
 
 PRODUCERS_MAX = 100_000
-"""Producers of one log, with those that are verified. A leader refuses batches of further ones: each takes half a KiB
-of memory until ``producer.id.expiration.ms``, and clients choose their producer ids.
+"""Producers of one log. A leader refuses batches of further ones: each takes half a KiB of memory until
+``producer.id.expiration.ms``, and clients choose their producer ids. As many more may be under verification.
 """
 
 GUARDS_MAX = 8
@@ -176,9 +176,13 @@ class ProducerState:
             raise _old_epoch(producer_id, epoch, known.epoch)
         if known is not None and known.epoch == epoch and known.transaction_start != NO_OFFSET:
             return OPEN_TRANSACTION
-        if known is None and producer_id not in self._guards:
+        if known is None:
             self._check_room(producer_id)
-        guards = self._guards.setdefault(producer_id, {})
+        # Clients choose their ids, and nobody has confirmed them yet: guards make room for others, the longest unused
+        # first, where producers would not.
+        guards = self._guards[producer_id] = self._guards.pop(producer_id, {})
+        if len(self._guards) > PRODUCERS_MAX:
+            del self._guards[next(iter(self._guards))]
         guard = guards.get(epoch)
         if guard is None:
             if len(guards) >= GUARDS_MAX:
@@ -218,8 +222,7 @@ class ProducerState:
         if guard is not None and (known is None or known.transaction_start == NO_OFFSET):
             self._check_guard(batch, guard, is_known=known is not None)
         if known is None:
-            if batch.producer_id not in self._guards:
-                self._check_room(batch.producer_id)
+            self._check_room(batch.producer_id)
             if sequencing == FOLLOWS and batch.base_sequence > 0:
                 raise OutOfOrderSequenceNumber(
                     f"producer {batch.producer_id} is not known, and sequence {batch.base_sequence} follows another one"
@@ -238,7 +241,7 @@ class ProducerState:
 
     def _check_room(self, producer_id: int) -> None:
         """Raise ThrottlingQuotaExceeded if one more producer is too many. Nothing of it is in the log."""
-        if len(self._producers) + len(self._guards) >= PRODUCERS_MAX:
+        if len(self._producers) >= PRODUCERS_MAX:
             raise ThrottlingQuotaExceeded(
                 f"producer {producer_id} is new, and the partition has {PRODUCERS_MAX} idempotent producers, which is "
                 "the limit; let applications keep their producers, or lower producer.id.expiration.ms"

@@ -15,7 +15,7 @@ from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.markers import EndTransaction, marker_batch
-from tests.rules.log_words import TIME, in_transaction
+from tests.rules.log_words import TIME, from_producer, in_transaction
 
 FIRST = in_transaction(7, 0, "a")
 
@@ -54,20 +54,37 @@ def test_first_batch_needs_its_guard_and_later_ones_the_open_transaction():
 
 
 def test_guards_of_invented_producers_and_epochs_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    """They are kept before the coordinator says if there is such a transaction. The producers that are known go on."""
+    """They are kept before the coordinator says if there is such a transaction; those that it refuses are not removed.
+    So they make room, and take no place that a producer could have. The last ones that were used stay.
+    """
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
     state = ProducerState()
     first = [state.begin_verification(in_transaction(producer, 0, "a")) for producer in (7, 8)]
-    with pytest.raises(ThrottlingQuotaExceeded):
-        state.guard_of(9, 0)
-    with pytest.raises(ThrottlingQuotaExceeded):
-        state.check(in_transaction(9, 0, "a"))
     assert state.begin_verification(FIRST) is first[0]
+    state.guard_of(9, 0)
+    assert list(state._guards) == [7, 9]
+    with pytest.raises(InvalidTxnState):
+        state.check(in_transaction(8, 0, "a"), first[1])
     assert state.check(FIRST, first[0]) is None
+    assert state.check(from_producer(10, 0, "a")) is None
     epochs = range(1, 3 * producer_state.GUARDS_MAX)
     guards = [state.guard_of(7, epoch) for epoch in epochs]
     assert len(state._guards[7]) == producer_state.GUARDS_MAX
     assert state.guard_of(7, epochs[-1]) is guards[-1]
+
+
+def test_no_batch_is_verified_for_a_producer_that_has_no_room(monkeypatch: pytest.MonkeyPatch):
+    """The producers that are known go on."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    leader = Leader()
+    for producer in (7, 8):
+        batch = in_transaction(producer, 0, "a")
+        leader.append(batch, leader.state.begin_verification(batch))
+    with pytest.raises(ThrottlingQuotaExceeded):
+        leader.state.guard_of(9, 0)
+    with pytest.raises(ThrottlingQuotaExceeded):
+        leader.state.check(in_transaction(9, 0, "a"))
+    assert leader.state.begin_verification(in_transaction(7, 1, "b")) is OPEN_TRANSACTION
 
 
 def test_batch_of_a_transaction_that_ended_while_it_was_verified_is_refused():
