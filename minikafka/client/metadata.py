@@ -386,8 +386,8 @@ class Metadata:
         """A caller follows a topic that the last request did not name."""
         self._asked = 0
         """Questions so far."""
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Callers that wait for the response to a request after this one."""
+        self._waiting: list[tuple[int, asyncio.Future[None], str]] = []
+        """Callers that wait for the response to a request after this one, and the topic that each waits for."""
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How often in a row more was asked for, and no broker knew."""
@@ -455,12 +455,15 @@ class Metadata:
         """The view is stale: ask as soon as the pause between two requests allows."""
         self._wanted.set()
 
-    async def refreshed(self, deadline: float) -> None:
-        """Ask, and return after an accepted answer to what was asked from now on; RequestTimedOut at ``deadline``."""
+    async def refreshed(self, deadline: float, *, topic: str = "") -> None:
+        """Ask, and return after an accepted answer to what was asked from now on; RequestTimedOut at ``deadline``.
+
+        ``topic`` is what the caller waits for: brokers may create it, if this client lets them.
+        """
         if self.failed is not None:
             raise self.failed
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (self._asked, waiting)
+        entry = (self._asked, waiting, topic)
         self._waiting.append(entry)
         self._wanted.set()
         try:
@@ -580,12 +583,23 @@ class Metadata:
             self._release(error)
             self._tell(Update(accepted=False))
 
-    async def _ask(self) -> MetadataResponse:
-        return await self.ask_once(tuple(self._topics))
+    async def _ask(self) -> None:
+        """Ask about all topics. Only those that callers wait for may be created: others that are missing were deleted, and
+        would come back for as long as this client lives.
+        """
+        wanted = {topic for _, _, topic in self._waiting if topic} if self._auto_create else set()
+        missing = [each for each in self._topics if self.view.partition_count(each) is None and each not in wanted]
+        apart = tuple(missing) if wanted else ()
+        await self.ask_once(tuple(each for each in self._topics if each not in apart), creates=bool(wanted))
+        if apart:
+            await self.ask_once(apart)
 
-    async def ask_once(self, topics: tuple[str, ...] | None) -> MetadataResponse:
-        """One answer about ``topics`` (None: all) from the broker that answers first; the view takes it over."""
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
+    async def ask_once(self, topics: tuple[str, ...] | None, *, creates: bool = False) -> MetadataResponse:
+        """One answer about ``topics`` (None: all) from the broker that answers first; the view takes it over.
+
+        ``creates``: the broker may create those that do not exist.
+        """
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
         last: kafka.ProtocolError | None = None
         self._asked += 1
         asked = self._asked
@@ -640,7 +654,7 @@ class Metadata:
         """Those who wait; ``before``: only those who did before that question was asked."""
         entries, self._waiting = self._waiting, []
         for entry in entries:
-            asked, waiting = entry
+            asked, waiting, _ = entry
             if before is not None and asked >= before:
                 self._waiting.append(entry)
             elif not waiting.done():

@@ -634,7 +634,7 @@ class Producer(Client):
             elif (missing := absent.error(TopicPartition(topic, count - 1))) is not None:
                 raise missing
             try:
-                await metadata.refreshed(deadline)
+                await metadata.refreshed(deadline, topic=topic)
             except kafka.RequestTimedOut:
                 self._running()
                 if queues is not None:

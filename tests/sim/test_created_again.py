@@ -13,6 +13,7 @@ import pytest
 from minikafka.client.structs import NewTopic
 from minikafka.errors import UnknownTopicId
 from minikafka.sim.cluster import SimCluster
+from minikafka.types import TopicPartition
 from tests.sim.cluster_kit import ORDERS, Client, simulated_orders
 from tests.sim.group_kit import Worker
 
@@ -97,3 +98,18 @@ def test_fetches_and_commits_name_the_topic_that_they_mean() -> None:
         state.topic_id = "AAECAwQFBgcICQoLDA0ODw"
         with pytest.raises(UnknownTopicId):
             cluster.run(worker.consumer.commit({ORDERS: 1}), node="reader")
+
+
+def test_a_producer_that_lives_on_does_not_bring_deleted_topics_back() -> None:
+    """It asks about each topic that it has ever sent to. Only a send creates a topic, and no other than its own."""
+    with simulated_orders() as cluster:
+        client = Client(cluster)
+        client.send(b"former")
+        client.run(client.admin.delete_topics([ORDERS.topic]))
+        cluster.run_for(2 * client.producer.config.metadata_max_age_ms / 1000)
+        client.send(b"x", TopicPartition("other", 0))
+        topics = cluster.brokers[1].image.topics
+        assert ORDERS.topic not in topics
+        assert "other" in topics
+        client.send(b"present")
+        assert ORDERS.topic in cluster.brokers[1].image.topics
