@@ -46,7 +46,7 @@ from minikafka.ports import INTERNAL, FrameConnection, FrameSession, Handler, Re
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
-from minikafka.tasks import Flag, Tasks
+from minikafka.tasks import Flag, Tasks, until_ended
 from minikafka.transactions.records import check_transactional_id
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition, uuid_text
 from minikafka.wire import messages as m
@@ -694,6 +694,12 @@ class Broker:
             # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.
             await self.quorum.stop()
         await self._listeners.close()
+        if opened and clean:
+            # A sync that is cancelled goes on in its thread. Nobody would hear that it failed, and the next one of the
+            # same file may succeed without what was lost.
+            while syncs := [sync for each in self.replicas.flushers.values() if (sync := each.under_way) is not None]:
+                await until_ended(syncs)
+            clean = self.failure is None
         await self._tasks.end()
         if opened and clean:
             try:

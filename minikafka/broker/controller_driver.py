@@ -283,9 +283,9 @@ class ControllerDriver:
         self._reach: dict[NodeId, tuple[Offset, _Reach]] = {}
         """By broker, what is known of the address of the registration with this broker epoch."""
         self._held_at: dict[NodeId, Offset] = {}
+        """Rule 8: by broker, the broker epoch of the registration at which a request is held."""
         self._asked_for_life: dict[NodeId, int] = {}
         """Broker epochs of those that are being asked whether they live."""
-        """Rule 8: by broker, the broker epoch of the registration at which a request is held."""
         self._reigns = Flag()
         """Set while this node is the active controller and its sessions have begun."""
         self._refusals: deque[Refusal] = deque()

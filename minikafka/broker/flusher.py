@@ -60,9 +60,15 @@ class Flusher:
         The sync that runs may have begun before the latest append.
         """
         self._wanted_end = max(self._wanted_end, self.log.end_offset if end_offset is None else end_offset)
-        if self._running is None or self._running.done():
-            self._running = self._spawn(self._sync(), f"sync-{self.partition}")
-        return self._running
+        running = self.under_way
+        if running is None:
+            running = self._running = self._spawn(self._sync(), f"sync-{self.partition}")
+        return running
+
+    @property
+    def under_way(self) -> asyncio.Task[None] | None:
+        """The sync that runs."""
+        return None if self._running is None or self._running.done() else self._running
 
     async def _sync(self) -> None:
         try:

@@ -140,6 +140,30 @@ def test_a_failed_fsync_stops_the_broker_and_loses_nothing() -> None:
         assert values(cluster, leader) == acknowledged
 
 
+def test_a_stop_waits_for_the_sync_under_way_and_is_not_clean_if_that_fails() -> None:
+    """The sync of the close would succeed, for a disk reports a lost write once. The start after a clean stop would not
+    look, and the acknowledged record was gone.
+    """
+    with simulated(brokers=1, min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders")
+        Client(cluster).send(b"one")
+        disk = cluster.sim.disk("n1")
+        disk.fail_next_sync("orders-0")
+        usual, disk.sync_mean_s = disk.sync_mean_s, 5.0
+
+        async def begin() -> None:
+            cluster.brokers[1].replicas.flushers[ORDERS].start()
+
+        cluster.run(begin(), node="n1")
+        cluster.run_for(0.001)
+        disk.sync_mean_s = usual
+        cluster.stop(1)
+        assert [facts["clean"] for facts in facts_of(cluster, "broker_stopped", 1)] == [False]
+        cluster.restart(1)
+        cluster.settle()
+        assert [facts["clean"] for facts in facts_of(cluster, "data_directory_opened", 1)][-1] is False
+
+
 def test_a_followers_failed_fsync_costs_nobody_anything() -> None:
     """The follower's broker stops and leaves the ISR; the leader goes on with the other one."""
     with simulated_orders(log_flush_interval_messages="1") as cluster:
