@@ -584,8 +584,8 @@ class Metadata:
             self._tell(Update(accepted=False))
 
     async def _ask(self) -> None:
-        """Ask about all topics. Only those that callers wait for may be created: others that are missing were deleted, and
-        would come back for as long as this client lives.
+        """Ask about all topics. Only those that callers wait for may be created: others that are missing were deleted,
+        and would come back for as long as this client lives.
         """
         wanted = {topic for _, _, topic in self._waiting if topic} if self._auto_create else set()
         missing = [each for each in self._topics if self.view.partition_count(each) is None and each not in wanted]
