@@ -118,6 +118,22 @@ def test_a_pause_shows_what_the_api_says_and_steps_go_back(page: Page, cluster: 
     expect(end_of(page, 1)).to_have_text("4")
 
 
+def test_a_pause_reads_a_history_of_many_responses_to_its_end(page: Page, cluster: LocalCluster):
+    """PAGE 9.13: the state shown is of the chosen time, however many responses the history needs up to then."""
+    path = create(cluster, "busy")
+    page.goto(f"{url_of(cluster)}/#/t/busy/0")
+    for offset in range(15):
+        produce(cluster, path, {"value": offset})
+        expect(end_of(page, 1)).to_have_text(str(offset + 1))
+    page.route("**/v1/history?*", lambda route: route.continue_(url=route.request.url.replace("limit=1000", "limit=1")))
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#time")).to_contain_text("states since")
+    at = shown_ms(page)
+    past = call(cluster, f"/v1/history?scope=busy-0&from={at}&to={at}")["before"]
+    assert past["partition"]["log_end_offset"] == 15
+    assert page.evaluate(READ_VALUES) == rows_of(past["partition"])
+
+
 def test_events_are_jumped_to_linked_and_exported(page: Page, cluster: LocalCluster, tmp_path: Path, browser: Browser):
     """PAGE 9.13 and 9.14: back to an event, the same time by a link, and a file that shows it without a broker."""
     path = create(cluster, "told")

@@ -131,6 +131,21 @@ def test_records_from_an_offset_by_time_and_page_by_page(page: Page, cluster: Lo
     expect(page.locator("[data-offset='119']")).to_be_visible()
 
 
+def test_the_newest_records_are_shown_however_large_they_are(page: Page, cluster: LocalCluster):
+    """Of 50 records that the view's requests cannot read at once, the newest are shown; also of what a search finds."""
+    path = create(cluster, "large")
+    for at in range(60):
+        produce(cluster, path, {"key": f"tea {at}", "value": "x" * 300_000})
+    for search in ("", "&contains=tea"):
+        page.goto(f"{url_of(cluster)}/#/t/large/0/records?from=newest{search}")
+        expect(page.locator("[data-offset='59']")).to_be_visible()
+        shown = page.locator("[data-offset]").count()
+        assert shown >= 20
+        expect_offsets(page, range(59, 59 - shown, -1))
+        expect(page.locator("main")).to_contain_text(f"Offsets {60 - shown} to 59")
+    take_pictures(page, "records-large")
+
+
 def test_a_search_finds_records_by_key_value_and_header(page: Page, cluster: LocalCluster):
     """The broker searches; the page shows what was found, and how far was searched."""
     path = create(cluster, "searched")
@@ -197,10 +212,11 @@ def test_a_refused_read_is_a_sentence_and_repeated(browser: Browser, cluster: Lo
 
 
 def test_a_group_shows_its_lag_and_is_reset_with_preview_and_undo(page: Page, cluster: LocalCluster):
-    """PAGE 9.17: the preview equals the result, and undo commits what was committed before."""
+    """PAGE 9.17: the preview equals the result, and undo commits what was committed before, with its metadata."""
     path = create(cluster, "read")
     produce(cluster, path, *({"value": at} for at in range(10)))
-    commit(cluster, "billing", read=4)
+    kept = {"topic": "read", "partition": 0, "offset": 4, "metadata": "checkpoint 7"}
+    call(cluster, "/v1/groups/billing/offsets", {"offsets": [kept]}, "PUT")
     page.goto(f"{url_of(cluster)}/#/g")
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="billing", exact=True))
     expect(row).to_contain_text("read-0")
@@ -220,7 +236,8 @@ def test_a_group_shows_its_lag_and_is_reset_with_preview_and_undo(page: Page, cl
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_text("as they were before the reset")).to_be_visible()
     expect(page.get_by_text("The group is 6 records behind")).to_be_visible()
-    assert call(cluster, "/v1/groups/billing/offsets")["offsets"][0]["committed"] == 4
+    [restored] = call(cluster, "/v1/groups/billing/offsets")["offsets"]
+    assert (restored["committed"], restored["metadata"]) == (4, "checkpoint 7")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +258,24 @@ def test_offsets_are_reset_to_each_goal(page: Page, cluster: LocalCluster, goal:
     page.get_by_role("button", name="Reset the offsets").click()
     expect(page.get_by_text("The offsets are reset.")).to_be_visible()
     assert call(cluster, f"/v1/groups/to-{goal}/offsets")["offsets"][0]["committed"] == expected
+
+
+@pytest.mark.parametrize("goal", ["to_offset", "shift_by", "to_datetime"])
+@pytest.mark.parametrize("value", ["", "seven"])
+def test_a_reset_without_a_value_that_means_something_is_refused(
+    browser: Browser, cluster: LocalCluster, goal: str, value: str
+):
+    """PAGE 9.17: neither an empty field nor a word is offset 0; the broker's sentence is shown, and no button resets."""
+    if not any(each["group"] == "no-value" for each in call(cluster, "/v1/groups")["groups"]):
+        create(cluster, "no-value")
+        commit(cluster, "no-value", **{"no-value": 0})
+    with watched_tab(browser, cluster, refusals=True) as page:
+        page.goto(f"{url_of(cluster)}/#/g/no-value")
+        page.get_by_label("Move all committed offsets to").select_option(goal)
+        page.get_by_role("textbox", name="Value").fill(value)
+        page.get_by_role("button", name="Preview").click()
+        expect(page.get_by_role("alert")).to_contain_text(goal)
+        expect(page.get_by_role("button", name="Reset the offsets")).to_have_count(0)
 
 
 def test_a_group_with_members_names_them_and_is_not_reset(page: Page, cluster: LocalCluster):

@@ -7,8 +7,7 @@ import { brokersOf, capital, clock, moment } from "./words";
 import type { Change } from "./types";
 
 const KEPT_MS = 600_000;
-const PAGES_MAX = 8; // each has at most PAGE_SIZE changes
-const PAGE_SIZE = 1000;
+const PAGE_SIZE = 1000; // changes in one response
 const TICKS_MAX = 200;
 
 export interface Step {
@@ -54,16 +53,23 @@ export const shownState = computed<object | null>(() => {
   return (known.findLast((each) => each.at <= time) ?? known[0] ?? seen.value.at(-1))?.state ?? null;
 });
 
+let loads = 0;
+
 async function load(scope: string, to: number): Promise<void> {
+  const mine = ++loads;
+  const isWanted = () => mine === loads && pausedAt.value !== null && scopeNow.value === scope;
   loading.value = true;
   failed.value = "";
   try {
     const found: Past = { scope, from: to - KEPT_MS, to, exactFrom: 0, brokers: [], states: [], steps: [] };
     let from: number | null = found.from;
-    for (let count = 0; count < PAGES_MAX && from !== null && from <= to; count++) {
+    // To the end: a history cut short would show an older state as that of the chosen time.
+    while (from !== null && from <= to) {
+      if (!isWanted()) return;
       const page: Page = await request<Page>(`/v1/history?scope=${encodeURIComponent(scope)}&from=${from}&to=${to}&limit=${PAGE_SIZE}`);
-      if (!count) Object.assign(found, { from: Math.max(found.from, page.start), exactFrom: page.exact_from, brokers: page.brokers, states: [{ at: Math.max(found.from, page.start), state: page.before }] });
-      let state = found.states.at(-1)?.state ?? page.before;
+      if (!found.states.length) Object.assign(found, { from: Math.max(found.from, page.start), exactFrom: page.exact_from, brokers: page.brokers });
+      let state = page.before; // a change of the very millisecond that a response begins with is only there
+      found.states.push({ at: Math.max(from, page.start), state });
       for (const { t, changes } of page.samples) {
         state = apply(state, changes);
         found.states.push({ at: t, state });
@@ -71,13 +77,13 @@ async function load(scope: string, to: number): Promise<void> {
       found.steps.push(...page.steps);
       from = page.next;
     }
-    if (pausedAt.value !== null && scopeNow.value === scope) past.value = found;
+    if (isWanted()) past.value = found;
   } catch (error) {
     failed.value = `No history: ${messageOf(error)}. What this page has received is shown.`;
     const states = seen.peek();
-    if (pausedAt.value !== null && scopeNow.value === scope) past.value = { scope, from: states[0]?.at ?? to, to, exactFrom: 0, brokers: [], states, steps: [] };
+    if (isWanted()) past.value = { scope, from: states[0]?.at ?? to, to, exactFrom: 0, brokers: [], states, steps: [] };
   }
-  loading.value = false;
+  if (mine === loads) loading.value = false;
 }
 
 // A pause, and a view of another partition while paused, read the history up to then.

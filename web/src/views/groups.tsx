@@ -33,6 +33,8 @@ interface Committed {
   committed: number | null;
   log_end: number | null;
   lag: number | null;
+  metadata: string | null;
+  leader_epoch: number | null;
 }
 
 interface Member {
@@ -212,7 +214,8 @@ interface Moved {
 
 function bodyOf(goal: string, value: string): Record<string, unknown> {
   if (goal === "earliest" || goal === "latest") return { to: goal };
-  return { [goal]: goal === "to_datetime" ? value : Number(value) };
+  // What is no number goes to the broker, which says so: Number("") is 0.
+  return { [goal]: goal !== "to_datetime" && /^[+-]?\d+$/.test(value) ? Number(value) : value };
 }
 
 const MOVED_COLUMNS = ["Partition", "Committed#", "New#"];
@@ -236,13 +239,16 @@ function Reset({ name }: { name: string }): JSX.Element {
   };
   const send = (body: Record<string, unknown>, dryRun: boolean) =>
     request<{ offsets: Moved[] }>(`${groupPath(name)}/offsets:reset`, { ...body, dry_run: dryRun });
-  const restore = (offsets: Moved[]) => attempt(async () => {
-    await request(`${groupPath(name)}/offsets`, { offsets: offsets.map(({ topic, partition, committed }) => ({ topic, partition, offset: committed })) }, "PUT");
+  const restore = (before: Committed[]) => attempt(async () => {
+    const offsets = before.filter((each) => each.committed !== null)
+      .map(({ topic, partition, committed, metadata, leader_epoch: epoch }) => ({ topic, partition, offset: committed, metadata: metadata ?? "", leader_epoch: epoch ?? -1 }));
+    await request(`${groupPath(name)}/offsets`, { offsets }, "PUT");
     return <p>The offsets are as they were before the reset.</p>;
   });
   const reset = (body: Record<string, unknown>) => attempt(async () => {
+    const { offsets: before } = await request<{ offsets: Committed[] }>(`${groupPath(name)}/offsets`);
     const { offsets } = await send(body, false);
-    return <><p>The offsets are reset.</p><MovedTable offsets={offsets} /><button onClick={() => void restore(offsets)}>Undo</button></>;
+    return <><p>The offsets are reset.</p><MovedTable offsets={offsets} /><button onClick={() => void restore(before)}>Undo</button></>;
   });
   const preview = (body: Record<string, unknown>) => attempt(async () => {
     const { offsets } = await send(body, true);

@@ -85,6 +85,8 @@ async function readCommitted(path: string, first: number, { from, contains }: Wa
     found.next = answer.next_offset;
     if (from !== "newest" && found.rows.length >= COUNT) break;
   }
+  // Too large for the requests: nearer to the end, by what they could read, and by half at least, as sizes differ.
+  if (from === "newest" && found.next < limit) return readCommitted(path, limit - Math.min(found.next - first, Math.floor((limit - first) / 2)), { from, contains }, end);
   if (from === "newest") found.rows = found.rows.slice(-COUNT);
   else if (found.rows.length > COUNT) {
     found.rows = found.rows.slice(0, COUNT);
