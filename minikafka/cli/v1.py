@@ -35,7 +35,7 @@ from minikafka.cli.tables import (
     show,
     watch_option,
 )
-from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest, TlsFailed
+from minikafka.errors import UNKNOWN, BrokerIdNotRegistered, InvalidRequest, OutcomeUnknown, TlsFailed
 from minikafka.faults import MESSAGE_KINDS
 from minikafka.types import Address
 from minikafka.world.connections import user_agent
@@ -80,7 +80,10 @@ class V1:
         return "http" if self._tls is None else "https"
 
     async def anybody(self, method: str, path: str, document: Any = None) -> Any:
-        """The answer of the first broker that can be reached. Failure when none can, Refusal when it says no."""
+        """The answer of the first broker that can be reached. Failure when none can, Refusal when it says no.
+
+        Raises OutcomeUnknown if a change may have reached a broker that did not answer: no other one gets it, too.
+        """
         for address in self.addresses:
             answer = await self.of(address, method, path, document)
             if answer is not None:
@@ -104,12 +107,16 @@ class V1:
         return answer
 
     async def text(self, address: Address, method: str, path: str, document: Any = None) -> tuple[int, str] | None:
-        """Status and body of one broker's answer; None when there is none."""
+        """Status and body of one broker's answer; None when there is none. OutcomeUnknown: see `anybody`."""
         try:
             async with self._http.request(method, f"{self.scheme}://{address}{path}", json=document) as response:
                 return response.status, await response.text()
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            return None  # nothing was sent
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if method == "GET":
+                return None
+            raise OutcomeUnknown(f"{address} has not answered {method} {path}") from error
 
     async def brokers(self) -> dict[int, Address]:
         """Where every registered broker listens."""
