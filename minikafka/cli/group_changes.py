@@ -160,7 +160,7 @@ Resets = dict[str, dict[TopicPartition, Offset]]
     metavar="CSV",
     help="Reset to the offsets that --export has written: topic,partition,offset.",
 )
-@click.option("--export", is_flag=True, help="Print the new offsets as CSV.")
+@click.option("--export", is_flag=True, help="Print the new offsets as CSV; with -o json, as JSON.")
 @click.option("--execute", is_flag=True, help="Change the offsets; without this they are only shown.")
 @kafka_list_options
 def reset_offsets(
@@ -249,7 +249,7 @@ def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None
         for group, offsets in resets.items()
         for each, offset in offsets.items()
     ]
-    if export:
+    if export and output != "json":
         print_lines(line for offsets in resets.values() for line in kafka_layout.group_offsets_exported(offsets))
     else:
         rows, kafka = [tuple(each.values()) for each in moved], kafka_layout.group_offsets_reset(resets)

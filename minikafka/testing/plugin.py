@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import pytest
 
@@ -259,7 +260,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         return
     for each in bench.used_by(item):
         name = _NOT_IN_A_NAME.sub("-", item.nodeid)[-TOPIC_NAME_MAX:].strip("-.")
-        path = bench.journals / f"{name}.{each.fixture}.jsonl"
+        checksum = crc32(item.nodeid.encode("utf-8", "backslashreplace"))  # ids may differ in what a name lacks
+        path = bench.journals / f"{name}.{checksum:08x}.{each.fixture}.jsonl"
         try:
             count = each.cluster.events.write(path, since=each.begins_at)
         except OSError as error:  # raised here, it would end the whole session

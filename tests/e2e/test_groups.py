@@ -152,6 +152,8 @@ def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
     csv = tmp_path / "again.csv"
     exported = run("groups", "reset-offsets", "again", "--topic", "t", "--to-earliest", "--export", "-b", up.bootstrap)
     assert exported == "t,0,0\nt,1,0\nt,2,0\nt,3,0\n\n"
+    as_json = json.loads(run(*reset, "--export"))
+    assert (as_json["executed"], len(as_json["offsets"])) == (False, 4)
     csv.write_text(exported)
     from_file = ("groups", "reset-offsets", "again", "--from-file", str(csv), "--execute", "-b", up.bootstrap)
     assert run(*from_file, "-o", "kafka").split("\n")[1] == "GROUP           TOPIC           PARTITION  NEW-OFFSET"

@@ -270,6 +270,23 @@ def test_a_failed_test_keeps_its_journal(pytester, run, tmp_path, chosen: bool):
     assert not [entry for entry in journal.entries if "test_first" in str(entry.facts.get("topic", ""))]
 
 
+def test_each_failed_test_keeps_a_journal_of_its_own(pytester, run, tmp_path):
+    """Also where ids of parameters differ only in punctuation, or before the last 200 characters."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("value", ["a<b", "a>b", "1" + "x" * 250, "2" + "x" * 250], ids=str)
+        def test_fails(minikafka_shared_broker, minikafka_topic, value):
+            minikafka_shared_broker.sync.create_topic(minikafka_topic)
+            assert 0, "on purpose"
+        """
+    )
+    result = run("--minikafka-journal-dir", str(tmp_path / "kept"))
+    result.assert_outcomes(failed=4)
+    assert len(list((tmp_path / "kept").iterdir())) == 4
+
+
 def test_a_test_that_fails_before_it_uses_its_cluster_keeps_no_empty_journal(pytester, run, tmp_path):
     """Its report says that nothing happened, where it advised to look at 0 events."""
     pytester.makepyfile(
