@@ -235,6 +235,7 @@ class Sender:
             future = await self._pass_on(value, name)
         except (ProtocolError, KafkaError) as error:
             work.waiting[name] -= 1
+            work.figures.waited(name, sent_s, work.now())
             work.refused(error)
             return
         self.under_way += 1
@@ -251,10 +252,11 @@ class Sender:
         self._answered.set()
         if future.cancelled():
             return
+        at_s = self._work.now()
         if (error := future.exception()) is not None:
+            self._work.figures.waited(name, sent_s, at_s)
             self._work.refused(error)
             return
-        at_s = self._work.now()
         self._work.figures.on_acknowledged(name, at_s, at_s - sent_s)
 
 

@@ -3,7 +3,8 @@
 Figures (:class:`Figures`): throughput, latency, availability, and how long each fault silenced each partition.
 *Silence* of a partition under a fault is the longest time without an acknowledgement from it, between the fault's
 beginning and the first acknowledgement of every partition after it was put right. The *recovery* of a fault is the
-longest silence of all partitions. An *unavailable* second of a partition is one in which it acknowledged nothing.
+longest silence of all partitions. An *unavailable* second of a partition is one in which it acknowledged nothing,
+though a record waited for that.
 
 The word is ``clean`` when no promise was broken: nothing was found but what the scenario's settings allow (that is
 named, with its reason), everything converged in time, and no broker ended by itself. Otherwise it is ``damaged``. A
@@ -96,6 +97,8 @@ class Figures:
         """By second: of each record that was acknowledged in it, the seconds since its send."""
         self._heard: list[set[TopicPartition]] = []
         """By second: who acknowledged something."""
+        self._waited: list[set[TopicPartition]] = []
+        """By second: partitions whose acknowledgement a record waited for."""
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
 
@@ -106,6 +109,7 @@ class Figures:
         while len(self._latencies) <= second:
             self._latencies.append(array("f"))
             self._heard.append(set())
+        self.waited(name, at_s - latency_s, at_s)
         self._latencies[second].append(latency_s)
         self._heard[second].add(name)
         before_s = self._last.get(name, 0.0)
@@ -114,6 +118,13 @@ class Figures:
             for each in self._open:
                 each.acknowledged(name, at_s, before_s, self.names)
             self._open = [each for each in self._open if each.closed_s is None]
+
+    def waited(self, name: TopicPartition, sent_s: float, ended_s: float) -> None:
+        """A record waited for its acknowledgement, which came at the end or not at all."""
+        while len(self._waited) <= int(ended_s):
+            self._waited.append(set())
+        for second in range(max(0, int(sent_s)), int(ended_s) + 1):
+            self._waited[second].add(name)
 
     def began(self, number: int, what: str, at_s: float) -> Recovery:
         """A fault is in force from now on."""
@@ -143,14 +154,12 @@ class Figures:
         return quantile((value for each in chosen for value in each), share)
 
     def availability(self, end_s: float) -> float | None:
-        """Share of (partition, second) in which something was acknowledged, over the whole seconds before ``end_s``.
+        """Share of (partition, second) in which something was acknowledged, of those in which a record waited.
 
-        The first second is left out: clients connect in it.
+        Over the whole seconds before ``end_s``; the first one is left out: clients connect in it.
         """
-        seconds = self._heard[1 : int(end_s)]
-        missing = max(0, int(end_s) - 1 - len(seconds))
-        total = (len(seconds) + missing) * len(self.names)
-        return sum(map(len, seconds)) / total if total else None
+        heard, waited = (sum(map(len, each[1 : int(end_s)])) for each in (self._heard, self._waited))
+        return heard / waited if waited else None
 
     def recovery_s(self, share: float) -> float | None:
         """A quantile of the recoveries of all faults that ended in one."""
@@ -399,7 +408,7 @@ class Outcome:
         if parts:
             lines.append(f"  latency of acknowledgements: {', '.join(parts)}")
         if available is not None:
-            lines.append(f"  availability {100 * available:.2f} % of all seconds of all partitions")
+            lines.append(f"  availability {100 * available:.2f} % of all partitions' seconds in which records waited")
         if self.converged_s is not None:
             lines.append(f"  converged {self.converged_s:.1f} s after the last fault was put right")
         if self.troubles:

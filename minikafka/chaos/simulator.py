@@ -217,10 +217,13 @@ def _figures(scenario: Scenario, run: TimedRun) -> Figures:
                 send = sends[each.op]
                 name = TopicPartition(send.topic, each.partition or 0)
                 figures.on_acknowledged(name, max(0.0, at_s), each.time - send.time)
-            case Failed():
-                figures.failed += 1
-            case Unknown():
-                figures.unknown += 1
+            case Failed() | Unknown():
+                figures.failed += isinstance(each, Failed)
+                figures.unknown += isinstance(each, Unknown)
+                send = sends[each.op]
+                if send.partition is not None:
+                    name = TopicPartition(send.topic, send.partition)
+                    figures.waited(name, max(0.0, send.time - run.began_s), max(0.0, at_s))
             case _:
                 pass
     figures.failovers = _failovers(scenario, run)

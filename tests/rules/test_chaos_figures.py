@@ -73,9 +73,21 @@ def test_a_fault_stays_open_until_it_is_put_right():
 def test_availability_is_of_partitions_and_seconds():
     """A second in which a partition acknowledges nothing is lost for it; also those in which nobody does at the end."""
     made = figures((ONE, 0.5), (ONE, 1.5), (TWO, 1.5), (ONE, 2.5))
+    made.waited(ONE, 3.5, 9.0)
+    made.waited(TWO, 2.5, 9.0)
     assert made.availability(4.0) == 3 / 6
     assert made.per_second() == [1, 2, 1]
     assert Figures([ONE]).availability(1.0) is None
+
+
+def test_a_second_in_which_nothing_waited_says_nothing_of_availability():
+    """S38: with less than one record per second and partition, a healthy partition is available all the time."""
+    made = figures((ONE, 1.5), (TWO, 3.5), (ONE, 5.5), (TWO, 7.5))
+    assert made.availability(9.0) == 1.0
+    made.on_acknowledged(ONE, 8.5, 2.7)  # sent at 5.8
+    assert made.availability(9.0) == 5 / 7
+    made.waited(TWO, 4.5, 4.6)  # refused
+    assert made.availability(9.0) == 5 / 8
 
 
 def test_latency_before_and_during():
