@@ -274,6 +274,13 @@ def has_enough(answer: Message, asked: Message) -> bool:
     return most >= min(asked["min_bytes"], asked["max_bytes"])
 
 
+def is_filled(found: Difference) -> bool:
+    """Return True if Kafka's response to a small request of a session has records of another partition."""
+    asked = found.ask.message
+    is_small = asked["session_epoch"] > 0 and asked["max_bytes"] < 1000
+    return is_small and any(each["records"] for each in found.row.values())
+
+
 def is_deleted(found: Difference) -> bool:
     """Return True if Kafka lists an offset below the log start, and ours does not, in a topic whose log starts are known."""
     topics, row = found.ask.message["topics"], found.row
@@ -383,6 +390,12 @@ ON_PURPOSE = (
         "one fetch reads on in the next segment",
         "Fetch",
         lambda d: ".records" in d.path and isinstance(d.kafka, list) and d.ours[: len(d.kafka)] == d.kafka,
+    ),
+    Purpose(
+        "a session's response has whole batches; Kafka fills it with a part of one, and other partitions find no room",
+        "Fetch",
+        lambda d: d.kafka is None and isinstance(d.ours, dict) and bool(d.ours["records"]) and is_filled(d),
+        is_end=True,
     ),
     Purpose(
         "a partition that there is not ends the wait of the others, too",

@@ -278,6 +278,22 @@ def test_a_session_shows_nothing_of_a_topic_that_may_not_be_read() -> None:
     assert (code, high_watermark, len(records)) == (0, 1, 1)
 
 
+def test_the_first_response_of_a_session_leaves_its_order_and_later_ones_turn_it() -> None:
+    """As in Kafka: partitions are added in the order of the first request; one with data goes behind the others (KIP-74)."""
+    with simulated(brokers=1, min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders", partitions=2)
+        client, ask = Client(cluster), asking(cluster)
+        client.send(b"x", TopicPartition("orders", 0))
+        first = ask((0, 0), from_offset(0), from_offset(0, 1))
+        client.send(b"x", TopicPartition("orders", 1))
+
+        def with_data(epoch: int) -> list[int]:
+            answer = ask((first.session_id, epoch), max_bytes=1)
+            return [each.partition for each in answer.partitions if each.records]
+
+        assert [with_data(epoch) for epoch in (1, 2, 3)] == [[0], [1], [0]]
+
+
 def lead_again(cluster: SimCluster) -> None:
     """Broker 1 is elected once more: the same leader, in the next epoch."""
     seat = cluster.replica(1, ORDERS)

@@ -39,7 +39,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.parked import Result
-from minikafka.replication.fetch_session import CachedPartition, FetchSession
+from minikafka.replication.fetch_session import FULL_EPOCH, CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
 from minikafka.wire.messages import (
@@ -319,7 +319,8 @@ class _Fetch:
                 cached.refused()
             else:
                 cached.answered(read.seat, read.leader, answer.high_watermark, answer.log_start_offset)
-            if read.size:
+            if read.size and self.request.session_epoch != FULL_EPOCH:
+                # After the request that began the session, its partitions stay as it named them, as in Kafka.
                 session.served(cached.name)
         return FetchResponse(session_id=session.id, partitions=tuple(answers))
 
