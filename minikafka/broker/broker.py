@@ -499,10 +499,15 @@ class Broker:
         return self.dispatcher.answer(find_api(api), request, context)
 
     async def _ask_broker(self, node: NodeId, request: object, wait_s: float) -> Any:
-        """The response of a broker of the metadata. If it is this one, it answers in a later turn of the loop too."""
+        """The response of another broker or, in a later turn of the loop too, of this one.
+
+        Raises BrokerNotAvailable if the metadata knows it no longer, and what :func:`minikafka.rpc.call` raises.
+        """
         if node != self.node_id:
-            deadline = self.world.clock.now() + wait_s
-            return await call(self.world.network, self.image.brokers[node].address, request, deadline)
+            address = self.address_of(node)
+            if address is None:
+                raise kafka.BrokerNotAvailable(f"broker {node} is not registered")
+            return await call(self.world.network, address, request, self.world.clock.now() + wait_s)
         await asyncio.sleep(0)
         return await settled(self.dispatcher.answer(BY_REQUEST[type(request)], request, INTERNAL))
 

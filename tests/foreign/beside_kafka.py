@@ -131,7 +131,8 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: comparable(each, given, key) for key, each in value.items() if key not in VOLATILE}
     if isinstance(value, memoryview):
-        return list(batches(bytes(value)))
+        is_whole = value.nbytes == sum(map(len, whole_batches(bytes(value))))
+        return (list if is_whole else CutBatches)(batches(bytes(value)))
     if isinstance(value, list):
         items = [comparable(each, given, name) for each in value]
         if name in {"partitions", "isr_nodes"} and all(isinstance(each, int) for each in items):
@@ -146,6 +147,10 @@ def comparable(value: Any, given: Given, name: str = "") -> Any:
     return bool(value) if name in {"session_id", "documentation"} else value
 
 
+class CutBatches(list[tuple[Any, ...]]):
+    """Batches of which a last one is cut off in the middle, and left out."""
+
+
 def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
     """An answer in which of these fields only the sign or size is left."""
     if name in names and isinstance(value, int):
@@ -154,7 +159,7 @@ def blurred(value: Any, names: frozenset[str], name: str = "") -> Any:
         return sum(len(each["partitions"]) if isinstance(each, dict) else 1 for each in value)
     if isinstance(value, dict):
         return {key: blurred(each, names, key) for key, each in value.items()}
-    return [blurred(each, names) for each in value] if isinstance(value, list) else value
+    return type(value)(blurred(each, names) for each in value) if isinstance(value, list) else value
 
 
 def seen(ask: Ask, answer: Message, given: Given) -> Any:
@@ -171,18 +176,21 @@ def _order(item: Any) -> tuple[str, str]:
     return repr([item[key] for key in (*IDENTITY, *PLACE) if key in item]), repr(item)
 
 
-def batches(data: bytes) -> Iterator[tuple[Any, ...]]:
-    """(base offset, last offset delta, epoch, attributes, has a producer, producer epoch, sequence, records) of each.
-
-    The last one may be cut off in the middle; it is left out.
-    """
+def whole_batches(data: bytes) -> Iterator[bytes]:
+    """Each batch. The last one may be cut off in the middle; it is left out."""
     at = 0
     while at + HEADER_SIZE <= len(data):
-        found = RecordBatch.of(data[at:])
-        at += found.size
-        if at > len(data):
+        end = at + RecordBatch.of(data[at:]).size
+        if end > len(data):
             return
-        whole = data[at - found.size : at]
+        yield data[at:end]
+        at = end
+
+
+def batches(data: bytes) -> Iterator[tuple[Any, ...]]:
+    """(base offset, last offset delta, epoch, attributes, has a producer, producer epoch, sequence, records) of each."""
+    for whole in whole_batches(data):
+        found = RecordBatch.of(whole)
         records = [
             (each.offset, found.timestamp_type or each.timestamp, each.key, each.value, each.headers)
             for each in (() if found.is_control else decode_batch(whole))
@@ -266,19 +274,19 @@ def are_read(transactions: list[Message] | None, row: Message) -> list[Message]:
 def has_enough(answer: Message, asked: Message) -> bool:
     """Return True if a Fetch response has as many bytes as the request waits for.
 
-    A partition counts with its limit if its next batch may not have fitted.
+    A partition counts with its limit if its next batch may not have fitted. A response without room for another batch
+    is as long as it can be.
     """
     sizes = [len(each["records"] or b"") for topic in answer["responses"] for each in topic["partitions"]]
     limits = [each["partition_max_bytes"] for topic in asked["topics"] for each in topic["partitions"]]
     most = sum(sizes) + sum(each for each in limits if each <= SMALL_BYTES)
-    return most >= min(asked["min_bytes"], asked["max_bytes"])
+    return most >= min(asked["min_bytes"], asked["max_bytes"]) or asked["max_bytes"] - sum(sizes) < HEADER_SIZE
 
 
 def is_filled(found: Difference) -> bool:
-    """Return True if Kafka's response to a small request of a session has records of another partition."""
-    asked = found.ask.message
-    is_small = asked["session_epoch"] > 0 and asked["max_bytes"] < 1000
-    return is_small and any(each["records"] for each in found.row.values())
+    """Return True if Kafka has filled the response to a session's request with a part of another partition's batch."""
+    is_of_session = found.ask.message.get("session_epoch", -1) > 0
+    return is_of_session and any(isinstance(each["records"], CutBatches) for each in found.row.values())
 
 
 def is_deleted(found: Difference) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from minikafka.errors import (
+    BrokerNotAvailable,
     ClusterAuthorizationFailed,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
@@ -188,3 +189,11 @@ def test_one_transaction_has_one_producer(cluster: SimCluster):
     answer = produced(cluster, batch(7, 0, b"a"), batch(8, 0, b"b"))
     assert answer.error_code == InvalidProducerIdMapping.code
     assert "[7, 8]" in answer.error_message
+
+
+def test_a_broker_that_is_no_longer_registered_is_an_error_of_the_protocol(cluster: SimCluster):
+    """Between the look-up of a leader and the request to it, its broker may be unregistered: the sender survives that."""
+    broker = cluster.brokers[1]
+    request = WriteTxnMarkersRequest(broker_id=1, broker_epoch=epoch_of(cluster, 1), markers=(marker(),))
+    with pytest.raises(BrokerNotAvailable, match="broker 9 is not registered"):
+        cluster.run(broker._ask_broker(9, request, 1.0))
