@@ -240,6 +240,20 @@ def test_a_group_shows_its_lag_and_is_reset_with_preview_and_undo(page: Page, cl
     assert (restored["committed"], restored["metadata"]) == (4, "checkpoint 7")
 
 
+def test_undo_names_the_offsets_that_cannot_be_restored(page: Page, cluster: LocalCluster):
+    """PAGE 9.17: an undo of which a part fails (one of the topics was deleted since) does not claim to be complete."""
+    for name in ("undo-kept", "undo-gone"):
+        create(cluster, name)
+    commit(cluster, "undone", **{"undo-kept": 0, "undo-gone": 0})
+    page.goto(f"{url_of(cluster)}/#/g/undone")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Reset the offsets").click()
+    expect(page.get_by_text("The offsets are reset.")).to_be_visible()
+    call(cluster, "/v1/topics/undo-gone", method="DELETE")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("alert")).to_contain_text("Not restored: undo-gone-0")
+
+
 @pytest.mark.parametrize(
     "goal, value, expected",
     [("latest", "", 10), ("to_offset", "7", 7), ("shift_by", "-2", 2), ("to_datetime", moment(5), 5)],

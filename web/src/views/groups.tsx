@@ -212,6 +212,13 @@ interface Moved {
   new_offset: number;
 }
 
+/** What became of one offset of a commit by hand. */
+interface Outcome {
+  topic: string;
+  partition: number;
+  problem?: { detail: string };
+}
+
 function bodyOf(goal: string, value: string): Record<string, unknown> {
   if (goal === "earliest" || goal === "latest") return { to: goal };
   // What is no number goes to the broker, which says so: Number("") is 0.
@@ -242,8 +249,11 @@ function Reset({ name }: { name: string }): JSX.Element {
   const restore = (before: Committed[]) => attempt(async () => {
     const offsets = before.filter((each) => each.committed !== null)
       .map(({ topic, partition, committed, metadata, leader_epoch: epoch }) => ({ topic, partition, offset: committed, metadata: metadata ?? "", leader_epoch: epoch ?? -1 }));
-    await request(`${groupPath(name)}/offsets`, { offsets }, "PUT");
-    return <p>The offsets are as they were before the reset.</p>;
+    const { offsets: restored } = await request<{ offsets: Outcome[] }>(`${groupPath(name)}/offsets`, { offsets }, "PUT");
+    const refused = restored.filter((each) => each.problem);
+    if (!refused.length) return <p>The offsets are as they were before the reset.</p>;
+    const why = refused.map((each) => `${each.topic}-${each.partition} (${each.problem?.detail})`).join(", ");
+    return <Alert>Not all offsets are as they were before the reset. Not restored: {why}.</Alert>;
   });
   const reset = (body: Record<string, unknown>) => attempt(async () => {
     const { offsets: before } = await request<{ offsets: Committed[] }>(`${groupPath(name)}/offsets`);
