@@ -289,6 +289,12 @@ def is_filled(found: Difference) -> bool:
     return is_of_session and any(isinstance(each["records"], CutBatches) for each in found.row.values())
 
 
+def reads_on(found: Difference) -> bool:
+    """Return True if ours has the records that Kafka's has, and more behind them."""
+    is_records = ".records" in found.path and isinstance(found.kafka, list)
+    return is_records and bool(found.ours[: len(found.kafka)] == found.kafka)
+
+
 def is_deleted(found: Difference) -> bool:
     """Return True if Kafka lists an offset below the log start, and ours does not, in a topic whose log starts are known."""
     topics, row = found.ask.message["topics"], found.row
@@ -344,6 +350,8 @@ LARGEST = -3
 CLOCKS_MS, LOGGER, FENCED_MEMBER_EPOCH, OUT_OF_ORDER_SEQUENCE = 1000, 8, 110, 45
 SMALL_BYTES = 100
 """Of a partition: a limit below the size of some batches."""
+SMALL_RESPONSE_BYTES = 1000
+"""Of a response: fewer than a conversation produces."""
 MIN_ISR = "min.insync.replicas"
 FOLLOWERS_SERVE_SINCE = 11
 """Version of Fetch from which Kafka's followers serve consumers (KIP-392)."""
@@ -395,10 +403,12 @@ ON_PURPOSE = (
         lambda d: d.member in {"high_watermark", "log_start_offset"} and d.kafka == -1,
     ),
     Purpose(
-        "one fetch reads on in the next segment",
+        "one fetch reads on in the next segment, which takes room from other partitions",
         "Fetch",
-        lambda d: ".records" in d.path and isinstance(d.kafka, list) and d.ours[: len(d.kafka)] == d.kafka,
+        lambda d: reads_on(d) and d.ask.message.get("max_bytes", 0) < SMALL_RESPONSE_BYTES,
+        is_end=True,
     ),
+    Purpose("one fetch reads on in the next segment", "Fetch", reads_on),
     Purpose(
         "a session's response has whole batches; Kafka fills it with a part of one, and other partitions find no room",
         "Fetch",
