@@ -120,8 +120,9 @@ class RangeReader:
         while self._position < self._range.end:
             found = self._fetch()
             if found:
-                heard_at, pause_s = time.monotonic(), BACKOFF_FIRST_S
                 yield found
+                # Only now: the caller may have taken longer for the batches than the next ones may take to come.
+                heard_at, pause_s = time.monotonic(), BACKOFF_FIRST_S
                 continue
             if time.monotonic() - heard_at > self._limits.poll_timeout_s:
                 raise self._given_up() from self._interrupted

@@ -300,6 +300,20 @@ def test_a_partition_without_a_leader_ends_the_task_in_time(script):
         read(reader(**BRIEFLY))
 
 
+def test_the_time_that_the_caller_takes_for_a_batch_is_no_wait_for_the_next_one(script, monkeypatch):
+    """SPARK 5: kafkaConsumer.pollTimeoutMs bounds the wait for records. A task that works longer on a batch goes on."""
+    now = [0.0]
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
+    whole, errors = log_of(10), []
+    script[1] |= {"Metadata": metadata(1), "Fetch": lambda request: errors.pop() if errors else whole(request)}
+    found = []
+    for batches in reader(**{"kafkaConsumer.pollTimeoutMs": "1000"}).batches():
+        found += [batch.base_offset for batch in batches]
+        now[0] += 5.0
+        errors[:] = [LeaderNotAvailable("an election")]
+    assert found == [0, 2, 4, 6, 8]
+
+
 # ---- a group beside a query ------------------------------------------------------------------------------------------
 
 
