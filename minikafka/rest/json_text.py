@@ -123,12 +123,12 @@ def is_deep(value: Any) -> bool:
 def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object from its members in order; NotJson when one comes twice, or its name is no text."""
     found = dict(pairs)
+    if not all(type(name) is str for name in found):
+        raise NotJson("a member's name is no text")
     if len(found) != len(pairs):
         names = sorted(name for name, _ in pairs)
         twice = next(name for name, following in pairwise(names) if name == following)
         raise NotJson(f"the member {twice[:60]!r} comes twice in one object")
-    if not all(type(name) is str for name in found):
-        raise NotJson("a member's name is no text")
     return found
 
 

@@ -180,14 +180,20 @@ def still_moving(name: TopicPartition, error: kafka.ProtocolError) -> kafka.Prot
 async def from_leader(
     visit: Visit, name: TopicPartition, request: Any, *, wait_s: float = LOOK_UP_WAIT_S
 ) -> tuple[Any, m.CurrentLeader]:
-    """A *read* at the partition's leader: what the response says of the partition, and who gave it.
+    """What the leader's response says of the partition, and who gave it. A request that is lost is sent again, so it
+    reads, or does the same when it comes twice.
 
-    Raises ProtocolError or Refused. Reads change nothing, so a lost answer is asked for again.
+    Raises ProtocolError or Refused, with the outcome of all attempts.
     """
     hint: m.CurrentLeader | None = None
+    earlier = EarlierAttempts(request)
     forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
-        leader = current_leader(visit.host, name, hint)
+        try:
+            leader = current_leader(visit.host, name, hint)
+        except kafka.ProtocolError as missing:
+            missing.outcome = earlier.outcome(missing)
+            raise
         if not forward:
             refuse_to_forward(visit, name, leader)
         try:
@@ -202,7 +208,10 @@ async def from_leader(
         except kafka.ProtocolError as raised:
             error, answer = raised, None
         if not (error.stale_metadata and forward) or attempt == ATTEMPTS_MAX - 1:
-            raise _with_facts(visit, name, leader, still_moving(name, error), answer)
+            error = still_moving(name, error)
+            error.outcome = earlier.outcome(error)
+            raise _with_facts(visit, name, leader, error, answer)
+        earlier.note(error)
         await asyncio.sleep(PAUSE_S)
     raise kafka.LeaderNotAvailable(f"the leader of {name} is changing")
 
@@ -244,6 +253,9 @@ async def from_controller(visit: Visit, request: Any, items: str = "", *, wait_s
             response = await ask(visit, controller, request, wait_s=wait_s)
         except (kafka.NotController, kafka.LeaderNotAvailable) as raised:
             error = raised
+        except kafka.ProtocolError as refused:
+            refused.outcome = earlier.outcome(refused)
+            raise
         else:
             first = next(iter(getattr(response, items, ())), response)
             if first.error_code != kafka.NotController.code:

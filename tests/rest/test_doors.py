@@ -18,6 +18,7 @@ from msgspec import structs
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
+    BrokerIdNotRegistered,
     BrokerNotAvailable,
     ConcurrentTransactions,
     CorruptMessage,
@@ -29,6 +30,7 @@ from minikafka.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetMetadataTooLarge,
+    OffsetOutOfRange,
     ProducerFenced,
     RequestTimedOut,
     UnknownMemberId,
@@ -223,6 +225,36 @@ async def test_what_destroys_records_names_what_it_means(curl):
     await curl("DELETE", "/v1/topics/orders")
     (deletion,) = [each for each in broker.asked if isinstance(each, m.DeleteTopicsRequest)]
     assert deletion.topic_ids == {"orders": FORMER_ID}
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome", "status"),
+    [(NotController("it stepped down", outcome=UNKNOWN), UNKNOWN, 504), (NotController("moved"), NOT_WRITTEN, 404)],
+)
+async def test_a_refused_repetition_of_a_change_has_the_outcome_of_all_attempts(
+    curl, monkeypatch, first, outcome, status
+):
+    """The broker may be gone because the controller that stepped down has recorded the first attempt."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    refusals = curl.cluster.brokers[1].refuse["UnregisterBroker"] = [first, BrokerIdNotRegistered("no broker 2")]
+    answer = await curl("DELETE", "/v1/brokers/2", at=2)
+    assert answer.problem(status, "BROKER_ID_NOT_REGISTERED")["outcome"] == outcome
+    assert not refusals
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome", "status"),
+    [(NetworkException("no answer", outcome=UNKNOWN), UNKNOWN, 504), (NotLeaderOrFollower("moved"), NOT_WRITTEN, 416)],
+)
+async def test_a_deletion_that_may_have_begun_is_never_answered_as_not_written(
+    curl, monkeypatch, first, outcome, status
+):
+    """Outcome: the leader may have deleted the records, with the response lost; the next attempt knows nothing of it."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    refusals = curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [first, OffsetOutOfRange("the log ends at 2")]
+    answer = await curl.post("/v1/topics/orders/partitions/0/truncate-before", {"offset": 3}, at=2)
+    assert answer.problem(status, "OFFSET_OUT_OF_RANGE")["outcome"] == outcome
+    assert not refusals
 
 
 COMMIT_0 = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
@@ -1235,6 +1267,13 @@ async def test_bodies_that_are_no_json_or_no_object(curl):
     (await curl("POST", "/v1/topics", headers=headers)).problem(400, "INVALID_REQUEST")
     answer = (await curl.post("/v1/topics", {"name": "x", "partitons": 1})).problem(422, "INVALID_REQUEST")
     assert answer["errors"] == [{"pointer": "/partitons", "detail": "no such member here; did you mean 'partitions'?"}]
+
+
+async def test_a_member_that_comes_twice_in_msgpack_is_400_beside_a_name_that_is_no_text(curl):
+    """What is wrong with a body is never a failure of the broker."""
+    body = b"\x83\xc4\x01a\x01\xa1b\x02\xa1b\x03"
+    answer = await curl("POST", "/v1/topics", data=body, headers={"Content-Type": "application/msgpack"})
+    assert "a member's name is no text" in answer.problem(400, "INVALID_REQUEST")["detail"]
 
 
 async def test_a_body_beyond_the_limit_is_413(monkeypatch):
