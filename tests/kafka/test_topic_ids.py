@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import UnknownTopicId
+from minikafka.errors import InvalidTopic, UnknownTopicId
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.translate.common import Exchange, Translation, id_text
-from minikafka.wire.messages import DeletedTopic, DeleteTopicsRequest, DeleteTopicsResponse
+from minikafka.wire.messages import (
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    MetadataResponse,
+    MetadataTopic,
+)
 from tests.kafka.samples import TOPIC_ID, Directory
 
 
@@ -66,6 +72,19 @@ def test_a_topic_is_deleted_by_its_id_even_if_its_name_has_another_one_by_then()
     unknown = DeletedTopic(name="t", error_code=UnknownTopicId.code, error_message="none with this id")
     answer = deleted.response(message, DeleteTopicsResponse(topics=(unknown, DeletedTopic(name="u"))), exchange)
     assert [(each["name"], each["error_code"]) for each in answer["responses"]] == [(None, 100), ("u", 0)]
+
+
+@pytest.mark.parametrize("version", [4, 9, 12])
+def test_an_empty_topic_name_without_an_id_has_one_answer(version: int):
+    """As in Kafka, it is an invalid name, and no unknown id: clients below version 10 do not know that error."""
+    offer = offer_of("Metadata")
+    exchange = Exchange(version, Directory())
+    asked = {"allow_auto_topic_creation": False, "include_cluster_authorized_operations": False}
+    asked |= {"topics": [{"name": "", "topic_id": bytes(16)}], "include_topic_authorized_operations": False}
+    assert offer.request(asked, exchange).topics == ("",)
+    invalid = MetadataTopic(name="", error_code=InvalidTopic.code)
+    answer = offer.response(asked, MetadataResponse(cluster_id="c", controller_id=1, topics=(invalid,)), exchange)
+    assert [(each["name"], each["error_code"]) for each in answer["topics"]] == [("", InvalidTopic.code)]
 
 
 @pytest.mark.parametrize("session_id, epoch, expected", [(0, 0, -1), (7, 0, -1), (7, -1, -1), (0, 2, 2)])

@@ -26,12 +26,15 @@ def _asked(message: Message, exchange: Exchange) -> tuple[str, ...] | None:
         return None
     names = []
     for each in topics:
-        name = each["name"]
-        if name is None or (not name and each["topic_id"] != ZERO_UUID):
-            name = exchange.topic_name(each["topic_id"])
+        name = exchange.topic_name(each["topic_id"]) if _is_by_id(each) else each["name"]
         if name is not None:
             names.append(name)
     return tuple(names)
+
+
+def _is_by_id(topic: Message) -> bool:
+    """Return True if a request names this topic by its id; an empty name without an id is an invalid name."""
+    return topic["name"] is None or (not topic["name"] and topic["topic_id"] != ZERO_UUID)
 
 
 def _request(message: Message, exchange: Exchange) -> MetadataRequest:
@@ -42,9 +45,8 @@ def _request(message: Message, exchange: Exchange) -> MetadataRequest:
 
 def _response(message: Message, response: MetadataResponse, exchange: Exchange) -> Message:
     wants_operations = message["include_topic_authorized_operations"]
-    ids = {
-        exchange.topic_name(each["topic_id"]): each["topic_id"] for each in message["topics"] or () if not each["name"]
-    }
+    by_id = [each for each in message["topics"] or () if _is_by_id(each)]
+    ids = {exchange.topic_name(each["topic_id"]): each["topic_id"] for each in by_id}
     no_name = None if exchange.version >= 12 else ""
     topics = [
         # A client that may not describe a topic does not learn its name from its id.
@@ -61,8 +63,8 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
             "topic_id": each["topic_id"],
             "partitions": [],
         }
-        for each in message["topics"] or ()
-        if not each["name"] and exchange.topic_name(each["topic_id"]) is None
+        for each in by_id
+        if exchange.topic_name(each["topic_id"]) is None
     ]
     brokers = [plain(each) for each in response.brokers]
     if response.error_code:
