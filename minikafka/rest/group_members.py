@@ -157,18 +157,30 @@ async def post_member(visit: Visit) -> Json:
     check_may(visit.permit, AclOperation.DESCRIBE, ResourceType.TOPIC, *wish.topics)
     for topic in wish.topics:
         check_known(visit, topic)
-    until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
     is_new = not wish.member_id and not wish.group_instance_id
+    try:
+        joined = await _joined(visit, group, wish)
+    except (Refused, kafka.ProtocolError) as raised:
+        if is_new:
+            await _leave_if_abandoned(visit, group, wish)
+        refused = Refused.of(raised)
+        if wish.member_id and refused.error.retriable:
+            # It has a place in the group by now, which only its id gives back.
+            refused.members.setdefault("member_id", wish.member_id)
+        raise refused from raised.__cause__
+    if is_new:
+        await _leave_if_abandoned(visit, group, wish)
+    return joined
+
+
+async def _joined(visit: Visit, group: str, wish: Wish) -> Json:
+    until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
     try:
         # Waiting requests end here, also when the coordinator is this broker itself.
         async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
             joined, assigned = await _assigned(visit, group, wish, until)
     except (TimeoutError, kafka.NetworkException) as late:
-        if is_new:
-            await _leave_if_abandoned(visit, group, wish)
         raise _not_yet(group, wish) from late
-    if is_new:
-        await _leave_if_abandoned(visit, group, wish)
     revoked = [each for each in groups.partitions_in(wish.owned) if each not in assigned.partitions]
     return Joined.out_of(
         joined,

@@ -21,6 +21,7 @@ from minikafka.errors import (
     BrokerIdNotRegistered,
     BrokerNotAvailable,
     ConcurrentTransactions,
+    CoordinatorNotAvailable,
     CorruptMessage,
     KafkaStorageError,
     LeaderNotAvailable,
@@ -35,6 +36,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
+from minikafka.groups.protocol import Assignment
 from minikafka.rest import body, fetch, leaders, produce
 from minikafka.rest.host import FETCH_BYTES_MAX, PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.routes import ROUTES
@@ -312,6 +314,27 @@ async def test_a_commit_by_hand_that_finds_members_has_the_outcome_of_all_attemp
     curl.cluster.brokers[1].refuse["OffsetCommit"] = [lost, UnknownMemberId("group g has members")]
     answer = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
     assert answer.problem(504, "NON_EMPTY_GROUP")["outcome"] == UNKNOWN
+
+
+@pytest.mark.parametrize("failing", ["SyncGroup", "OffsetFetch"])
+async def test_a_newcomer_whose_join_fails_behind_its_admission_gets_its_member_id(curl, monkeypatch, failing):
+    """S28: it holds partitions until its session ends. Without the id its client could only add another member."""
+    broker = curl.cluster.brokers[1]
+    joined = g.JoinGroupResponse(generation_id=1, protocol_name="range", leader="m-2", member_id="m-1")
+
+    async def sync(_request):
+        partitions = (ORDERS_0,)
+        return g.SyncGroupResponse(assignment=Assignment(partitions=partitions).packed())
+
+    async def join(_request):
+        return joined
+
+    monkeypatch.setattr(leaders, "COORDINATOR_WAIT_S", 0.001)
+    monkeypatch.setattr(broker, "on_JoinGroup", join, raising=False)
+    monkeypatch.setattr(broker, "on_SyncGroup", sync, raising=False)
+    broker.refuse[failing] = [CoordinatorNotAvailable("an election") for _ in range(50)]
+    answer = await curl.post("/v1/groups/g/members?max_wait_ms=200", {"topics": ["orders"]})
+    assert answer.problem(503, "COORDINATOR_NOT_AVAILABLE")["member_id"] == "m-1"
 
 
 async def test_offsets_of_a_transaction_are_not_sent_again_without_a_response(curl):
