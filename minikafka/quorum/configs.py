@@ -37,7 +37,7 @@ from minikafka.config import (
     table,
     unknown_setting,
 )
-from minikafka.quorum.controller_topics import check_topic_name
+from minikafka.quorum.controller_topics import check_setting_lengths, check_topic_name
 from minikafka.quorum.decision import ALL_BROKERS, ClusterPolicy, Decision
 from minikafka.quorum.elections import change_of, election_for
 from minikafka.quorum.image import MetadataImage
@@ -152,6 +152,7 @@ def _altered(
             resource = _resource(policy, staged, asked)
             wanted = wanted_of(resource, asked)
             resource.check(wanted)
+            check_setting_lengths(dict(wanted.items() - resource.present.items()))
         except kafka.ProtocolError as error:
             answers.append(
                 a.AlteredConfigs.failed(error, resource_type=asked.resource_type, resource_name=asked.resource_name)

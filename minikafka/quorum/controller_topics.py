@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -40,6 +40,7 @@ from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
+from minikafka.wire.kafka.codec import STRING_BYTES_MAX
 
 _DOT_OR_UNDERSCORE = re.compile("[._]")
 
@@ -179,6 +180,14 @@ def check_topic_name(name: str) -> None:
         raise kafka.InvalidTopic(f"{name} is the quorum's own log")
 
 
+def check_setting_lengths(settings: Mapping[str, str]) -> None:
+    """Raise InvalidConfig for a value that is too long for Kafka's protocol: DescribeConfigs could not show it."""
+    for name, value in settings.items():
+        size = len(value.encode())
+        if size > STRING_BYTES_MAX:
+            raise kafka.InvalidConfig(f"{name} has {size} bytes, {STRING_BYTES_MAX} at most: shorten it", setting=name)
+
+
 Charge: TypeAlias = Callable[[int], None]
 """Counts so many partitions that a request creates or deletes. Raises ThrottlingQuotaExceeded: they are refused."""
 
@@ -217,6 +226,7 @@ def create_topics(
                 )
             configs = dict(sorted(topic.configs.items()))
             parse_topic(configs, base=policy.topic_defaults)
+            check_setting_lengths(configs)
             placed = tuple(_placed(policy, image, topic, partitions_left))
             charge(len(placed))
         except kafka.ProtocolError as error:

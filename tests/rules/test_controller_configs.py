@@ -14,6 +14,7 @@ from minikafka.wire.admin import (
     APPEND,
     BROKER,
     DELETE,
+    SET,
     SUBTRACT,
     TOPIC,
     AlterConfig,
@@ -23,6 +24,8 @@ from minikafka.wire.admin import (
     IncrementalAlterConfigsRequest,
 )
 from tests.rules.controller_kit import Cluster
+
+INVALID_CONFIG = 40
 
 
 def cluster_of(**options: int) -> Cluster:
@@ -144,6 +147,24 @@ def test_throttled_replicas_are_a_list():
     for value in ("0:1", "1:2"):
         assert cluster.configure("t", AlterConfig(name=setting, value=value, operation=APPEND)).error_code == 0
     assert cluster.image.topics["t"].configs[setting] == "0:1,1:2"
+
+
+@pytest.mark.parametrize("operation", [SET, APPEND])
+def test_a_value_is_no_longer_than_kafkas_protocol_can_show(operation: int):
+    """As in Kafka: DescribeConfigs could not be answered. A longer one that is there already stops no other change."""
+    cluster = cluster_of()
+    setting = "leader.replication.throttled.replicas"
+    longest = ",".join([*(f"{number}:1" for number in range(1000, 5680)), "10000:1"])
+    longer = f"{longest},1:1"
+    assert len(longest) == 32_767
+    assert cluster.configure("t", AlterConfig(name=setting, value=longest)).error_code == 0
+    value = longer if operation == SET else "1:1"
+    refused = cluster.configure("t", AlterConfig(name=setting, value=value, operation=operation))
+    assert name_of(refused) == "INVALID_CONFIG"
+    assert f"{setting} has {len(longer)} bytes, 32767 at most" in refused.error_message
+    assert cluster.create("u", (1, 2, 3), configs={setting: longer}).error_code == INVALID_CONFIG
+    cluster.image = cluster.image.staged([ConfigRecord(resource_name="t", name=setting, value=longer)])
+    assert cluster.configure(retention_ms="6").error_code == 0
 
 
 def test_names_twice_and_resources_that_do_not_exist():
