@@ -10,7 +10,8 @@ Rules for this file:
    process. A fork shares none with its parent.
 2. No threads, no asyncio: a task of Spark and an audit are plain loops.
 3. What went wrong below HTTP is NetworkException; :meth:`Brokers.retrying` retries what can be retried until its time
-   is up, and then says so by name. That no broker agrees with this end on TLS is TlsFailed, at once.
+   is up, and then says so by name. That no broker agrees with this end on TLS is TlsFailed, and that a broker demands
+   a login is SaslAuthenticationFailed, both at once.
 4. A request to a coordinator may be sent twice: one that moved, or did not answer, is looked up again.
 """
 
@@ -54,7 +55,9 @@ _connections: dict[tuple[Address, ClientTls | None], http.client.HTTPConnection]
 
 
 def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S, tls: ClientTls | None = None) -> Any:
-    """The typed answer of one broker. NetworkException when there is none; the answer's own error when it is one."""
+    """The typed answer of one broker. NetworkException when there is none, SaslAuthenticationFailed when the broker
+    demands a login; the answer's own error when it is one.
+    """
     api = BY_REQUEST[type(request)].name
     buffers = encode_request(request)
     connection = _connections.pop((address, tls), None)
@@ -81,6 +84,9 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
         raise kafka.NetworkException(
             f"{api} to {address}: no answer, silent for {timeout_s:g} s", outcome=kafka.UNKNOWN
         ) from error
+    except kafka.LoginRefused as error:
+        connection.close()
+        raise kafka.SaslAuthenticationFailed(f"{api} to {address}: {error}") from error
     except (kafka.RequestRefused, kafka.OutcomeUnknown) as error:
         connection.close()
         outcome = kafka.NOT_WRITTEN if isinstance(error, kafka.RequestRefused) else kafka.UNKNOWN

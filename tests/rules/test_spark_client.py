@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
 
 import pytest
 
@@ -23,6 +25,7 @@ from minikafka.errors import (
     NetworkException,
     NotController,
     NotCoordinator,
+    SaslAuthenticationFailed,
     UnknownMemberId,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -423,3 +426,23 @@ def test_brokers_that_do_not_answer_are_named():
     assert f"Metadata to {mute_at}: no answer, silent for 0.05 s; " in caught.value.message
     assert f"Metadata to {closed_at}: no connection: " in caught.value.message
     assert caught.value.outcome == "unknown"
+
+
+def test_a_listener_that_demands_a_login_is_named_at_once():
+    """S39: credentials that are wanted do not come with time, so nothing is retried."""
+    body = json.dumps({"status": 401, "detail": "this listener needs a login", "outcome": "not_written"}).encode()
+    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n"
+
+    def answer_one(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(head % len(body) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=answer_one, args=(server,))
+        answering.start()
+        at = Address("127.0.0.1", server.getsockname()[1])
+        with pytest.raises(SaslAuthenticationFailed, match=f"Metadata to {at}: this listener needs a login"):
+            Brokers((at,), api_timeout_s=0.2).topics(["a"])
+        answering.join()
