@@ -1262,6 +1262,7 @@ async def test_paths_and_methods_that_are_not_there(curl):
     assert (await curl("HEAD", "/healthz")).status == 200
     (await curl.get("/v1/topics/orders/%0A")).problem(404, "INVALID_REQUEST")
     (await curl("POST", "/v1/topics/%0A")).problem(405, "INVALID_REQUEST")
+    (await curl.get("/openapi-json")).problem(404, "INVALID_REQUEST")
 
 
 async def test_media_types_that_cannot_be_read_or_written(curl):
