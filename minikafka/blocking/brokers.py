@@ -99,7 +99,8 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
     except BaseException:  # a task of Spark that is killed, Ctrl-C: the answer may still come
         connection.close()
         raise
-    _connections[address, tls] = connection
+    if connection.sock is not None:  # the broker may have ended it with its answer
+        _connections[address, tls] = connection
     refusal = error_in(response)
     if isinstance(refusal, kafka.BrokerNotAvailable):
         raise kafka.NetworkException(f"{api} to {address}: {refusal.message}", outcome=refusal.outcome) from refusal
@@ -126,8 +127,7 @@ def _new_connection(address: Address, patience_s: float, tls: ClientTls | None) 
 
 
 def _exchange(connection: http.client.HTTPConnection, api: str, buffers: Sequence[Any], timeout_s: float) -> bytes:
-    if connection.sock is not None:
-        connection.sock.settimeout(timeout_s)
+    connection.sock.settimeout(timeout_s)
     connection.putrequest("POST", RPC_PATH + api, skip_accept_encoding=True)
     connection.putheader("Content-Type", MSGPACK)
     connection.putheader("Content-Length", str(sum(map(len, buffers))))

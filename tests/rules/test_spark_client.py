@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -20,6 +22,7 @@ from minikafka.blocking.reading import (
     TopicRecreated,
 )
 from minikafka.errors import (
+    NOT_WRITTEN,
     CoordinatorNotAvailable,
     LeaderNotAvailable,
     NetworkException,
@@ -36,6 +39,7 @@ from minikafka.spark.places import CommitRefused, Group, NothingCommitted, Nothi
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire.codec import encode_response
 from minikafka.wire.records import Record, build_batch
 
 A0 = TopicPartition("a", 0)
@@ -428,21 +432,41 @@ def test_brokers_that_do_not_answer_are_named():
     assert caught.value.outcome == "unknown"
 
 
+@contextmanager
+def answering_once(head: bytes, body: bytes) -> Iterator[Address]:
+    """A server that answers one request, and then listens no longer."""
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        server.close()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 %bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+
+    server = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=answer, args=(server,))
+    thread.start()
+    yield Address("127.0.0.1", server.getsockname()[1])
+    thread.join()
+
+
 def test_a_listener_that_demands_a_login_is_named_at_once():
     """S39: credentials that are wanted do not come with time, so nothing is retried."""
     body = json.dumps({"status": 401, "detail": "this listener needs a login", "outcome": "not_written"}).encode()
-    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n"
+    head = b"401 Unauthorized\r\nContent-Type: application/problem+json\r\n"
+    with answering_once(head, body) as at, pytest.raises(SaslAuthenticationFailed, match="listener needs a login") as e:
+        Brokers((at,), api_timeout_s=0.2).topics(["a"])
+    assert f"Metadata to {at}: " in str(e.value)
 
-    def answer_one(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(65_536)
-            connection.sendall(head % len(body) + body)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        answering = threading.Thread(target=answer_one, args=(server,))
-        answering.start()
-        at = Address("127.0.0.1", server.getsockname()[1])
-        with pytest.raises(SaslAuthenticationFailed, match=f"Metadata to {at}: this listener needs a login"):
-            Brokers((at,), api_timeout_s=0.2).topics(["a"])
-        answering.join()
+def test_a_connection_that_the_broker_has_ended_with_its_answer_is_not_used_again():
+    """S39: a broker that stops says so with its last answer. What is called next has not been sent, and waits as long as
+    it may.
+    """
+    body = b"".join(encode_response(m.MetadataResponse(cluster_id="c", controller_id=1)))
+    request = m.MetadataRequest(topics=())
+    with answering_once(b"200 OK\r\nConnection: close\r\n", body) as at:
+        assert client.call(at, request).cluster_id == "c"
+    with pytest.raises(NetworkException, match="no connection") as caught:
+        client.call(at, request)
+    assert caught.value.outcome == NOT_WRITTEN
