@@ -31,7 +31,7 @@ from minikafka import errors as kafka
 from minikafka.blocking.tls import NEEDS_TLS, TLS_PROBE_S, ClientTls, speaks_tls, tls_failure
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
-from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
+from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH, in_parts
 from minikafka.wire.codec import decode_response, encode_request, http_failure
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.markers import TRANSACTION_V2
@@ -354,8 +354,9 @@ class Brokers:
         found: dict[TopicPartition, Any] = {}
 
         def attempt() -> dict[TopicPartition, Any]:
-            for address, group in self._by_leader(name for name in names if name not in found).items():
-                for each in self.call(address, make(group)).partitions:
+            groups = self._by_leader(name for name in names if name not in found)
+            for address, part in [(address, part) for address, group in groups.items() for part in in_parts(group)]:
+                for each in self.call(address, make(part)).partitions:
                     error = error_in(each)
                     if error is not None:
                         raise error

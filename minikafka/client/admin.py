@@ -12,7 +12,6 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.client.admin_calls import raise_first
-from minikafka.client.caller import in_parts
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.metadata import Leader
 from minikafka.client.operations import Operations
@@ -22,6 +21,7 @@ from minikafka.client.structs import NewTopic
 from minikafka.client.transaction_operations import TransactionOperations
 from minikafka.types import NO_EPOCH, NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
+from minikafka.wire.apis import in_parts
 from minikafka.wire.outcomes import error_in
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -25,8 +24,6 @@ from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.outcomes import error_in
 
 JITTER = 0.2
-PARTITIONS_MAX = 2_000
-"""Partitions in one request: within the limits of every API (wire/apis.py) for the longest names of topics."""
 Item = TypeVar("Item")
 
 
@@ -36,13 +33,6 @@ def accepted(response: Item, error_of: Callable[[Any], kafka.ProtocolError | Non
     if refusal is not None:
         raise refusal
     return response
-
-
-def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield lists of at most PARTITIONS_MAX items, one for each request."""
-    rest = iter(items)
-    while part := list(islice(rest, PARTITIONS_MAX)):
-        yield part
 
 
 class Client(ABC):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka import errors as kafka
-from minikafka.client.caller import in_parts
 from minikafka.client.metadata import Leader, Metadata, Update
 from minikafka.client.positions import EARLIEST, PartitionState, Positions
 from minikafka.client.routing import error_of_part
@@ -19,6 +18,7 @@ from minikafka.ports import World
 from minikafka.tasks import Flag, Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
+from minikafka.wire.apis import in_parts
 
 FETCHES_PER_NODE_MAX = 8
 """Each may be a long poll of partitions that are read to their ends, and these do not come to it together. With two, a

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from minikafka import errors as kafka
-from minikafka.client.caller import accepted, in_parts
+from minikafka.client.caller import accepted
 from minikafka.client.positions import Positions
 from minikafka.client.routing import Coordinator, error_of_coordinator, error_within
 from minikafka.client.settings import ConsumerConfig
@@ -26,6 +26,7 @@ from minikafka.ports import World
 from minikafka.tasks import until_ended
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.apis import in_parts
 from minikafka.wire.messages import PartitionName
 from minikafka.wire.outcomes import outcome_of_all
 

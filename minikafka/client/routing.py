@@ -18,12 +18,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from minikafka import errors as kafka
-from minikafka.client.caller import Caller, in_parts
+from minikafka.client.caller import Caller
 from minikafka.client.metadata import AbsentPartitions, Leader, Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.ports import World
 from minikafka.tasks import until_ended
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
+from minikafka.wire.apis import in_parts
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import READ_UNCOMMITTED, ListedOffset, ListOffsetsPartition, ListOffsetsRequest
 from minikafka.wire.outcomes import EarlierAttempts, error_in

@@ -36,6 +36,7 @@ from minikafka.web.problems import Refused
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.acls import AclOperation, ResourceType
+from minikafka.wire.apis import in_parts
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import failure_of
 from minikafka.world.connections import identity_of
@@ -265,12 +266,13 @@ def _dealt(visit: Visit, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignmen
 
 async def _beginnings(visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str) -> list[_Beginning]:
     """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
-    if not partitions:
-        return []
-    request = g.OffsetFetchRequest(group_id=group, partitions=m.PartitionName.each(partitions))
-    response: g.OffsetFetchResponse = await from_coordinator(visit, group, request)
-    offsets = {TopicPartition(each.topic, each.partition): each.offset for each in response.partitions}
-    committed = {name: offset for name, offset in offsets.items() if offset >= 0}
+    committed: dict[TopicPartition, Offset] = {}
+    for part in in_parts(partitions):
+        request = g.OffsetFetchRequest(group_id=group, partitions=m.PartitionName.each(part))
+        response: g.OffsetFetchResponse = await from_coordinator(visit, group, request)
+        committed |= {
+            TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if each.offset >= 0
+        }
     found = await look_up(visit, {each: RESETS[reset] for each in partitions if each not in committed})
     begins = {**found, **committed}
     return [

@@ -34,7 +34,7 @@ from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import messages as m
-from minikafka.wire.apis import BY_REQUEST
+from minikafka.wire.apis import BY_REQUEST, in_parts
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.outcomes import EarlierAttempts, failure_of, outcome_of_all
 
@@ -482,7 +482,7 @@ async def _from_one(visit: Visit, node: NodeId, request: Any, what: str) -> Any:
 
 
 async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, Offset]:
-    """ListOffsets of many partitions, one request per leader, side by side; -1: there is no such record.
+    """ListOffsets of many partitions, asked of their leaders side by side; -1: there is no such record.
 
     A partition whose leader cannot be asked now is left out.
     """
@@ -497,8 +497,9 @@ async def look_up(visit: Visit, asked: Mapping[TopicPartition, int]) -> dict[Top
             if partition is not None and partition.leader != NO_NODE:
                 item = m.ListOffsetsPartition(**name._asdict(), timestamp=timestamp)
                 leaders.setdefault(partition.leader, []).append(item)
-        for part in await asyncio.gather(*(_look_up_at(visit, node, items) for node, items in leaders.items())):
-            found.update(part)
+        parts = [(node, part) for node, items in leaders.items() for part in in_parts(items)]
+        for offsets in await asyncio.gather(*(_look_up_at(visit, node, part) for node, part in parts)):
+            found.update(offsets)
         missing = {name: timestamp for name, timestamp in missing.items() if name not in found}
     return found
 

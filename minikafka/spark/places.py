@@ -66,6 +66,7 @@ from minikafka.spark.options import (
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire.apis import in_parts
 from minikafka.wire.messages import EARLIEST, LATEST
 from minikafka.wire.outcomes import error_in
 
@@ -312,17 +313,19 @@ class Group:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """What is committed; partitions without are left out. BrokersUnreachable, ProtocolError."""
-        asked = m.PartitionName.each(partitions)
-        response: g.OffsetFetchResponse = self._coordinator.ask(
-            f"asking for the offsets of group {self.name}",
-            g.OffsetFetchRequest(group_id=self.name, partitions=asked),
-            error_of=_error_of_offsets,
-        )
-        return {
-            TopicPartition(each.topic, each.partition): Position(each.offset, each.leader_epoch)
-            for each in response.partitions
-            if each.offset >= 0
-        }
+        found: dict[TopicPartition, Position] = {}
+        for part in in_parts(partitions):
+            response: g.OffsetFetchResponse = self._coordinator.ask(
+                f"asking for the offsets of group {self.name}",
+                g.OffsetFetchRequest(group_id=self.name, partitions=m.PartitionName.each(part)),
+                error_of=_error_of_offsets,
+            )
+            found |= {
+                TopicPartition(each.topic, each.partition): Position(each.offset, each.leader_epoch)
+                for each in response.partitions
+                if each.offset >= 0
+            }
+        return found
 
     def commit(
         self, positions: Mapping[TopicPartition, Position], topic_ids: Mapping[str, TopicId] | None = None
@@ -332,23 +335,24 @@ class Group:
         With ``topic_ids`` a topic that was created again under its name gets no position of the former one.
         """
         ids = topic_ids or {}
-        request = g.OffsetCommitRequest(
-            group_id=self.name,
-            partitions=tuple(
-                g.CommitPartition(
-                    topic=name.topic,
-                    partition=name.partition,
-                    offset=each.offset,
-                    leader_epoch=each.epoch,
-                    topic_id=ids.get(name.topic),
-                )
-                for name, each in sorted(positions.items())
-            ),
-        )
-        try:
-            self._coordinator.ask(
-                f"committing to group {self.name}", request, error_of=_error_of_offsets, timeout_s=COMMIT_TIMEOUT_S
+        items = [
+            g.CommitPartition(
+                topic=name.topic,
+                partition=name.partition,
+                offset=each.offset,
+                leader_epoch=each.epoch,
+                topic_id=ids.get(name.topic),
             )
+            for name, each in sorted(positions.items())
+        ]
+        try:
+            for part in in_parts(items):
+                self._coordinator.ask(
+                    f"committing to group {self.name}",
+                    g.OffsetCommitRequest(group_id=self.name, partitions=tuple(part)),
+                    error_of=_error_of_offsets,
+                    timeout_s=COMMIT_TIMEOUT_S,
+                )
         except BrokersUnreachable as absent:
             LOGGER.warning("group %s shows an older place of this query: %s", self.name, absent)
         except ProtocolError as error:

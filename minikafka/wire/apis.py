@@ -6,8 +6,10 @@ A key of 1000 and above is minikafka's own. Versions are minikafka's: Kafka's nu
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from minikafka.wire import acls as c
 from minikafka.wire import admin as a
@@ -157,3 +159,14 @@ MSGPACK = "application/msgpack"
 
 BY_NAME = {api.name: api for api in APIS}
 BY_REQUEST = {api.request: api for api in APIS}
+
+PARTITIONS_MAX = 2_000
+"""Partitions in one request: within the limits of every API for the longest names of topics."""
+Item = TypeVar("Item")
+
+
+def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield lists of at most PARTITIONS_MAX items, one for each request."""
+    rest = iter(items)
+    while part := list(islice(rest, PARTITIONS_MAX)):
+        yield part

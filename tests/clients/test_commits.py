@@ -213,7 +213,7 @@ def test_an_automatic_commit_is_left_out_only_if_this_owner_has_committed_the_sa
 
 def test_a_commit_in_several_requests_of_which_one_was_written_has_an_unknown_outcome(monkeypatch):
     """The error speaks for all of its offsets; if the first request is refused, nothing was committed."""
-    monkeypatch.setattr("minikafka.client.caller.PARTITIONS_MAX", 1)
+    monkeypatch.setattr("minikafka.wire.apis.PARTITIONS_MAX", 1)
     for written, outcome in ((0, NOT_WRITTEN), (1, UNKNOWN)):
         attempts: list[TopicPartition] = []
 

@@ -337,6 +337,39 @@ async def test_a_newcomer_whose_join_fails_behind_its_admission_gets_its_member_
     assert answer.problem(503, "COORDINATOR_NOT_AVAILABLE")["member_id"] == "m-1"
 
 
+async def test_a_group_of_more_partitions_than_one_request_may_name_is_shown_and_joined(curl, monkeypatch):
+    """docs/limits.md: a broker refuses a request that names more than 2,500; topics may have more at one leader."""
+    cluster, count = curl.cluster, 2_501
+    cluster.add_topic("__consumer_offsets", [1])
+    cluster.add_topic("wide", [2] * count)
+    broker = cluster.brokers[1]
+    names = tuple(TopicPartition("wide", number) for number in range(count))
+
+    async def describe(_request):
+        return g.DescribeGroupsResponse(groups=(g.DescribedGroup(group_id="g", state="Empty"),))
+
+    async def offsets(request):
+        rows = (g.FetchedOffset(**each._asdict(), offset=0) for each in names)
+        asked = None if request.partitions is None else {each.partition for each in request.partitions}
+        return g.OffsetFetchResponse(
+            partitions=tuple(each for each in rows if asked is None or each.partition in asked)
+        )
+
+    async def join(_request):
+        return g.JoinGroupResponse(generation_id=1, protocol_name="range", leader="m-2", member_id="m-1")
+
+    async def sync(_request):
+        return g.SyncGroupResponse(assignment=Assignment(partitions=names).packed())
+
+    answers = {"DescribeGroups": describe, "OffsetFetch": offsets, "JoinGroup": join, "SyncGroup": sync}
+    for api, answer in answers.items():
+        monkeypatch.setattr(broker, f"on_{api}", answer, raising=False)
+    lag = await curl.get("/v1/groups/g/lag", at=1)
+    assert [(each["log_end"], each["lag"]) for each in lag.json["partitions"]] == [(0, 0)] * count
+    joined = await curl.post("/v1/groups/g/members", {"topics": ["wide"]}, at=2)
+    assert [(each["offset"], each["begin"]) for each in joined.json["committed"]] == [(0, 0)] * count
+
+
 async def test_offsets_of_a_transaction_are_not_sent_again_without_a_response(curl):
     """A copy that arrives late would overwrite what the client commits next in the transaction: it has to abort."""
     lost = NetworkException("no answer", outcome=UNKNOWN)

@@ -6,14 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from minikafka.client.caller import PARTITIONS_MAX, in_parts
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.settings import AdminConfig
 from minikafka.errors import UNKNOWN, NonEmptyGroup, UnknownMemberId
 from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
-from minikafka.wire.apis import BY_NAME
+from minikafka.wire.apis import BY_NAME, PARTITIONS_MAX, in_parts
 from minikafka.wire.codec import decode_request, encode_request
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec import structs
 
 from minikafka.blocking import brokers as client
 from minikafka.blocking.brokers import Brokers, BrokersUnreachable
@@ -291,6 +292,49 @@ def test_a_topic_that_goes_while_it_is_read(script, after, loss):
     script[1]["Metadata"] = metadata(4, **after)
     assert list(begun) == []
     assert allowed.end == 4
+
+
+def test_more_partitions_than_one_request_may_name_are_asked_for_in_several(script):
+    """docs/limits.md: a broker refuses a request that names more than 2,500. A leader may have more of a topic."""
+    count, sizes = 2_501, []
+    wide = metadata(1).topics[0]
+    partitions = tuple(structs.replace(wide.partitions[0], partition=number) for number in range(count))
+    script[1]["Metadata"] = structs.replace(metadata(1), topics=(structs.replace(wide, partitions=partitions),))
+
+    def listed(request):
+        sizes.append(len(request.partitions))
+        rows = (
+            m.ListedOffset(topic="a", partition=each.partition, offset=each.partition) for each in request.partitions
+        )
+        return m.ListOffsetsResponse(partitions=tuple(rows))
+
+    script[1]["ListOffsets"] = listed
+    names = [TopicPartition("a", number) for number in range(count)]
+    assert brokers().starts(names) == {name: name.partition for name in names}
+    assert max(sizes) <= 2_500
+
+
+def test_a_group_of_many_partitions_is_read_and_committed_in_several_requests(script):
+    """As above, for the offsets of a group beside a query."""
+    sizes, names = [], [TopicPartition("a", number) for number in range(2_501)]
+
+    def fetched(request):
+        sizes.append(len(request.partitions))
+        rows = (g.FetchedOffset(topic="a", partition=each.partition, offset=7) for each in request.partitions)
+        return g.OffsetFetchResponse(partitions=tuple(rows))
+
+    def committing(request):
+        sizes.append(len(request.partitions))
+        rows = (g.PartitionOutcome(topic="a", partition=each.partition) for each in request.partitions)
+        return g.OffsetCommitResponse(partitions=tuple(rows))
+
+    script[1] |= {"FindCoordinator": coordinator(1), "OffsetFetch": fetched, "OffsetCommit": committing}
+    group = Group(brokers(), "g")
+    found = group.committed(names)
+    assert found.keys() == set(names)
+    group.commit(found)
+    assert max(sizes) <= 2_500
+    assert sum(sizes) == 2 * len(names)
 
 
 def test_fewer_records_than_planned_are_an_error(script):
