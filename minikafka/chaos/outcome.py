@@ -178,6 +178,7 @@ _OF_A_LOG: Final[tuple[type[Finding], ...]] = (
     findings.NonmonotonicSend,
     findings.NonmonotonicPoll,
     findings.PollSkip,
+    findings.Vanished,
     findings.AcknowledgedMissingOnReplica,
 )
 """What a log that has lost its end shows: others stand in its place, and who had read it reads again."""
@@ -247,7 +248,7 @@ CLEAN: Final = "clean"
 DAMAGED: Final = "damaged"
 
 COUNTED_AS: Final[Mapping[str, tuple[str, ...]]] = {
-    "lost": ("lost-write", "unseen"),
+    "lost": ("lost-write", "unseen", "vanished"),
     "duplicated": ("duplicate",),
     "reordered": ("nonmonotonic-send", "inconsistent-offsets", "shifted", "nonmonotonic-poll", "int-nonmonotonic-poll"),
     "diverged": ("diverged", "replicas_differ", "acknowledged-missing-on-replica"),

@@ -129,13 +129,13 @@ class AbortedRead(Finding, frozen=True, kw_only=True):
 
 class PhantomRead(Finding, frozen=True, kw_only=True):
     kind: ClassVar[str] = "phantom-read"
-    meaning: ClassVar[str] = "a record is there that nobody sent"
+    meaning: ClassVar[str] = "a record is there that nobody sent there"
 
     value: str
     seen_by: str
 
     def sentence(self) -> str:
-        return f"{self.value} was sent by nobody, yet seen by {self.seen_by}"
+        return f"{self.value} was sent there by nobody, yet seen by {self.seen_by}"
 
 
 class InconsistentOffsets(Finding, frozen=True, kw_only=True):
@@ -220,6 +220,17 @@ class ReadAboveHw(Finding, frozen=True, kw_only=True):
         return f"{self.process} got {self.value} while the high watermark was {self.high_watermark}"
 
 
+class Vanished(Finding, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "vanished"
+    meaning: ClassVar[str] = "a consumer was given a record that no replica has any more"
+
+    process: str
+    value: str
+
+    def sentence(self) -> str:
+        return f"{self.process} got {self.value}, and no replica has it"
+
+
 # -- replicas --------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +277,7 @@ KINDS: tuple[type[Finding], ...] = (
     PollSkip,
     IntPollSkip,
     ReadAboveHw,
+    Vanished,
     Diverged,
     AcknowledgedMissingOnReplica,
 )

@@ -88,7 +88,9 @@ class Judge:
             self._add_acknowledgements(partition)
         self._duplicates()
         for partition in self._partitions:
-            self._inconsistent_offsets(partition, self._shifted(partition))
+            moved = self._shifted(partition)
+            self._inconsistent_offsets(partition, moved)
+            self._vanished(partition, moved)
         self._order_of_sends()
         for topic in sorted(self._places):
             self._origins(topic)
@@ -153,12 +155,13 @@ class Judge:
             holders = tuple(node for node in sorted(logs) if logs[node].holds(offset, record.value))
             if holders:
                 self._missing_on_replicas(record, offset, logs, holders)
-            elif not (record.value in self._agreed_places[record.topic] and self._only_send(record)):
+            elif not (self._is_agreed_in(partition, record.value) and self._only_send(record)):
                 self._lost(record, (), self._reads(partition).end)
                 return
         reads = self._reads(partition)
         here = reads.first.get(offset)
-        if (here is not None and here.value == record.value) or (seen and self._only_send(record)):
+        is_elsewhere = seen and self._only_send(record) and self._stands_in(partition, record.value)
+        if (here is not None and here.value == record.value) or is_elsewhere:
             return
         if self._expectations.final_read_complete:
             if offset < reads.end:
@@ -169,6 +172,15 @@ class Judge:
             self._lost(record, holders, reads.end)
         else:
             self.unread += 1
+
+    def _is_agreed_in(self, partition: TopicPartition, value: str) -> bool:
+        place = self._agreed_places[partition.topic].get(value)
+        return place is not None and place[0] == partition.partition
+
+    def _stands_in(self, partition: TopicPartition, value: str) -> bool:
+        """Return True if a value that was seen in the topic was seen in this partition."""
+        places = self._places[partition.topic]
+        return any(number == partition.partition for number, _ in places.several.get(value, [places.first[value]]))
 
     def _was_deleted_unread(self, record: SentRecord) -> bool:
         """Return True if a record that was acknowledged without its offset must have stood below the log start.
@@ -415,14 +427,16 @@ class Judge:
     # -- reads -------------------------------------------------------------------------------------------------------
 
     def _origins(self, topic: str) -> None:
-        """aborted-read and phantom-read: whatever stands in a log was sent, and not refused."""
+        """aborted-read and phantom-read: whatever stands in a log was sent there, and not refused."""
         sent = self._sends.by_value.get(topic)
         if sent is None:
             return  # the history tells nothing of this topic's producers
         for value, (number, offset) in self._places[topic].first.items():
             record = sent.get(value)
             if record is not None and _sends_that_may_stand(record):
-                continue
+                if value in self._places[topic].several or _may_stand_in(record, number):
+                    continue
+                record = None  # it was sent to another partition
             name = TopicPartition(topic, number)
             reading = self._reads(name).first.get(offset)
             seen_by = "the replicas" if reading is None else reading.process
@@ -459,6 +473,35 @@ class Judge:
                     )
                 )
 
+    def _vanished(self, partition: TopicPartition, moved: Mapping[str, int]) -> None:
+        """vanished: what a consumer was given was committed, whatever its producer knows; some replica has it.
+
+        What was acknowledged and is gone is reported as lost, and another record in its place as a disagreement.
+        """
+        logs = self._replicas.partitions.get(partition, {})
+        if not logs or any(log.batches for log in logs.values()):
+            return
+        agreed, sent = self._agreed[partition], self._sends.by_value.get(partition.topic, {})
+        for offset, reading in self._reads(partition).first.items():
+            if offset in agreed or offset < self._log_starts[partition] or reading.value in moved:
+                continue
+            is_owed = self._expectations.replicas_complete or any(log.owes(offset) for log in logs.values())
+            if not is_owed or any(offset in log.rows for log in logs.values()):
+                continue
+            record = sent.get(reading.value)
+            is_lost = record is not None and any(each.op in self._lost_ops for each in record.namesakes())
+            if is_lost or self._replaced.may_be_gone(partition, offset):
+                continue
+            self._report(
+                findings.Vanished(
+                    **partition._asdict(),
+                    offset=offset,
+                    lines=(reading.line,),
+                    process=reading.process,
+                    value=reading.value,
+                )
+            )
+
     def _reads(self, partition: TopicPartition) -> PartitionReads:
         return self._polls.partitions.get(partition, _NOTHING_READ)
 
@@ -477,6 +520,13 @@ def _sends_that_may_stand(record: SentRecord | None) -> int:
     if record is None:
         return 0
     return sum(sent.outcome is not Outcome.FAILED for sent in record.namesakes())
+
+
+def _may_stand_in(record: SentRecord, partition: int) -> bool:
+    """Return True if a send of the value may have gone to the partition: None is the partitioner's choice."""
+    return any(
+        sent.outcome is not Outcome.FAILED and sent.partition in {None, partition} for sent in record.namesakes()
+    )
 
 
 def _of(record: SentRecord) -> dict[str, Any]:

@@ -9,7 +9,8 @@ was fenced.
 ``transaction_doubled``           a record was sent once, and is committed twice
 ``transaction_torn``              some records of a transaction are committed and others are not (G1b)
 ``aborted_transaction_visible``   a record of an aborted transaction is committed in the log
-``zombie_committed``              a transaction is committed that began after a successor was initialized
+``zombie_committed``              a transaction is committed whose commit was first requested after a successor was
+                                  initialized, which aborts what is open
 ``transactions_disordered``       transactions of one process stand in another order than they began
 ``committed_from_nowhere``        a record is committed that nobody has sent
 ``aborted_read``                  a reader of committed records returned one of an aborted transaction (G1a)
@@ -146,8 +147,8 @@ def _of_one(
         yield "transaction_torn", what
     if written.outcome == COMMITTED or any(counts):
         for each in rivals:
-            if each.epoch > process.epoch and written.begun_s > each.initialized_s:
-                yield "zombie_committed", f"{what}, begun after {each.name} was initialized"
+            if each.epoch > process.epoch and written.commit_s > each.initialized_s:
+                yield "zombie_committed", f"{what}, its commit requested after {each.name} was initialized"
 
 
 def _of_the_order(name: TopicPartition, found: Iterable[Written]) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ from minikafka.check.findings import (
     PollSkip,
     Shifted,
     Unseen,
+    Vanished,
 )
 from minikafka.sim.plan import Plan
 from minikafka.sim.verdicts import Message
@@ -88,6 +89,7 @@ OF_UNCLEAN_PARTITIONS: Final = frozenset(
         Shifted,
         NonmonotonicPoll,
         NonmonotonicSend,
+        Vanished,
     }
 )
 """What an unclean election may do to clients of the lost records: others stand in their place."""

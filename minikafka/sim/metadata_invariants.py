@@ -111,8 +111,21 @@ IMAGE_EVENTS = frozenset({"snapshot_loaded", "broker_registered", "broker_unregi
 """Events without a partition after which images are looked at."""
 
 
-STATE: Final = ("topics", "topic_names", "brokers", "broker_configs", "features", "next_producer_id")
-"""Members of an image that brokers must agree on; its offset and its epoch do not count control batches."""
+STATE: Final = (
+    "topics",
+    "topic_names",
+    "brokers",
+    "broker_configs",
+    "features",
+    "next_producer_id",
+    "acls",
+    "scram",
+    "cluster_secret",
+    "quotas",
+)
+"""Members of an image that brokers must agree on: all that the log says. Its offset and its epoch do not count control
+batches, and the id of the cluster is of no record.
+"""
 
 _state: Final = attrgetter(*STATE)
 

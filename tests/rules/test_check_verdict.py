@@ -173,6 +173,39 @@ def test_a_record_that_was_read_and_then_vanished_is_lost() -> None:
     assert story.kinds() == {"lost-write": 1}
 
 
+ALL = Expectations(final_read_complete=True, replicas_complete=True)
+
+
+def test_a_record_of_unknown_outcome_that_was_read_may_not_vanish() -> None:
+    """S3: consumers are given committed records, whatever the producer was answered; the log is shorter since, or has
+    a hole. A tail may be gone from replicas that nobody promised to be complete.
+    """
+    cut = Story().unknown("u").read("u").replica(1).replica(2)
+    assert cut.kinds(ALL) == {"vanished": 1}
+    assert cut.kinds() == {}
+    hole = Story().unknown("u").acknowledged("a", at=1).read("u", "a")
+    for node in (1, 2):
+        hole.recorder.replica(node, "t", 0, high_watermark=2, rows=[(1, 0, "a")])
+    [finding] = hole.verdict().findings
+    assert (finding.kind, finding.offset, finding.lines) == ("vanished", 0, (5,))
+    assert Story().unknown("u").read("u").replica(1, log_start=1).replica(2, log_start=1).kinds(ALL) == {}
+
+
+def in_the_other_partition(story: Story) -> Story:
+    """What was sent to partition 0 stands in partition 1 of all replicas, and was read there."""
+    story.recorder.poll("c", "t", 1, [(0, "a")])
+    for node in (1, 2):
+        story.recorder.replica(node, "t", 0, high_watermark=0)
+        story.recorder.replica(node, "t", 1, high_watermark=1, rows=[(0, 0, "a")])
+    return story
+
+
+def test_a_record_in_another_partition_than_it_was_sent_to_is_not_where_it_was_acknowledged() -> None:
+    """S26: it is lost where it belongs, and nobody sent it to where it is."""
+    assert in_the_other_partition(Story().acknowledged("a")).kinds(ALL) == {"lost-write": 1, "phantom-read": 1}
+    assert in_the_other_partition(Story().unknown("a")).kinds(ALL) == {"phantom-read": 1}
+
+
 def test_unknown_sends_are_never_lost_and_may_appear_once() -> None:
     """An unknown send may stand in the log or not; twice is a duplicate for an idempotent producer."""
     assert Story().unknown("u").acknowledged("a").read("a").verdict().ok
@@ -639,7 +672,7 @@ def test_the_json_contract_and_the_text() -> None:
 
 def test_every_kind_has_a_word_and_a_meaning_of_its_own() -> None:
     """Kinds are a contract of CLI and JSON."""
-    assert len({kind.kind for kind in KINDS}) == len({kind.meaning for kind in KINDS}) == len(KINDS) == 15
+    assert len({kind.kind for kind in KINDS}) == len({kind.meaning for kind in KINDS}) == len(KINDS) == 16
     assert [kind.kind for kind in KINDS if kind.sentence is Finding.sentence] == []
 
 

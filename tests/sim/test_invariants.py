@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,6 +73,19 @@ def test_metadata_that_differs_is_told_once() -> None:
     other = MetadataImage(offset=7)
     equal.look(3, other, told)
     equal.look(3, other, told)
+    assert told.names == ["metadata_differs"]
+
+
+OF_NO_RECORD = {"cluster_id", "offset", "epoch"}
+"""What an image has without any record."""
+
+
+@pytest.mark.parametrize("member", [e.name for e in fields(MetadataImage) if e.compare and e.name not in OF_NO_RECORD])
+def test_every_member_of_an_image_is_compared(member: str) -> None:
+    """D5: a broker that began from a snapshot without the ACLs, credentials, or quotas is found by itself."""
+    equal, told = AppliedEqual(), Told()
+    equal.look(1, MetadataImage(offset=7), told)
+    equal.look(2, replace(MetadataImage(offset=7), **cast("Any", {member: object()})), told)
     assert told.names == ["metadata_differs"]
 
 
