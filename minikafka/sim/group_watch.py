@@ -12,6 +12,8 @@ over:
     Generation, leader, protocol, members, instance ids and assignments equal the last committed record of each group.
 ``loaded_member_without_deadline``
     Every loaded member that is not parked expires within its session timeout, and the coordinator wakes up for it.
+``loaded_offsets_differ``
+    Committed offsets equal the last committed records.
 
 All watches of groups share ``OffsetsTopicWatch``: what ``__consumer_offsets`` holds, batch by batch as it becomes
 committed, and each coordinator that takes over.
@@ -159,6 +161,7 @@ class AnswerWatch(OffsetsTopicWatch):
 
 DIFFERS: Final = "loaded_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
+OFFSETS_DIFFER: Final = "loaded_offsets_differ"
 
 
 def look_at_loaded(
@@ -249,6 +252,10 @@ class GroupWatch(OffsetsTopicWatch):
         """By number of the call."""
         self._groups: dict[str, GroupValue | None] = {}
         """The last committed record of each group; None: it was deleted."""
+        self._offsets: dict[str, dict[TopicPartition, Offset]] = {}
+        """The last committed record of each offset that has one."""
+        self._transactional: set[str] = set()
+        """Groups with offsets that count by the markers of transactions."""
         self._on_request: dict[str, Callable[[int, Any], None]] = {"OffsetCommit": self._commit_sent}
         self._on_answer: dict[str, Callable[[int, _Asked, Any, str], None]] = {
             "SyncGroup": self._synced,
@@ -267,6 +274,13 @@ class GroupWatch(OffsetsTopicWatch):
         """Check the groups that a new coordinator has loaded."""
         groups = {each: value for each, value in self._groups.items() if self._partition(each) == name}
         look_at_loaded(shard, groups, self._cluster.sim.loop.time(), self._watch.report)
+        for group in sorted(shard.coordinator._offsets.groups() | self._offsets.keys()):
+            if group in self._transactional or group in self._migrating or self._partition(group) != name:
+                continue
+            loaded = {each: value.offset for each, value in shard.coordinator.committed_offsets(group).items()}
+            recorded = self._offsets.get(group, {})
+            if loaded != recorded:
+                self._watch.report(OFFSETS_DIFFER, f"{group}: loaded {loaded}, committed {recorded}")
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
@@ -349,8 +363,11 @@ class GroupWatch(OffsetsTopicWatch):
 
     def batch_committed(self, batch: RecordBatch, records: list[RecordView]) -> None:
         """Offsets of transactions count by their markers, and are judged with ``loop_anomalies``."""
-        for record in records if not batch.is_transactional else ():
-            self._replay(record.key, record.value)
+        for record in records:
+            if not batch.is_transactional:
+                self._replay(record.key, record.value)
+            elif isinstance(parsed := unpacked(record.key or b"", record.value), OffsetRecord):
+                self._transactional.add(parsed.group)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
         record = None if key is None else unpacked(key, value)
@@ -359,6 +376,11 @@ class GroupWatch(OffsetsTopicWatch):
         if isinstance(record, OffsetRecord):
             offset = record.value.offset if record.value is not None else None
             self.book.offset_recorded(record.group, record.partition, offset)
+            offsets = self._offsets.setdefault(record.group, {})
+            if offset is None:
+                offsets.pop(record.partition, None)
+            else:
+                offsets[record.partition] = offset
             return
         self._groups[record.group] = record.value
         self.marks["group_recorded"] += record.value is not None

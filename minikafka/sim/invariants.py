@@ -23,7 +23,7 @@ from minikafka.sim.log_invariants import Batch, KeyBook, lost_sequences, records
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event
-from minikafka.types import Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.codec import decode_request, decode_response, find_api
 
 
@@ -35,19 +35,22 @@ class Exposed(NamedTuple):
 
 
 class OneLeaderPerEpoch(OfPartition):
-    """At most one broker ever leads a partition in an epoch (§10.9)."""
+    """At most one process of one broker ever leads a partition in an epoch (§10.9): a restarted one may have lost what
+    it wrote.
+    """
 
     name = "one_leader_per_epoch"
 
     def __init__(self) -> None:
-        self._leaders: dict[tuple[Key, Epoch], NodeId] = {}
+        self._leaders: dict[tuple[Key, Epoch], str] = {}
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
         if leader is not None:
-            first = self._leaders.setdefault((view.key, leader.epoch), leader.me)
-            if first != leader.me:
-                report(self.name, f"{view.name} is led by {first} and by {leader.me} in epoch {leader.epoch}")
+            process = f"{leader.me} ({view.brokers[leader.me].lifecycle.incarnation_id})"
+            first = self._leaders.setdefault((view.key, leader.epoch), process)
+            if first != process:
+                report(self.name, f"{view.name} is led by {first} and by {process} in epoch {leader.epoch}")
 
 
 class HwWithinLog(OfPartition):
@@ -183,11 +186,14 @@ class CommittedPrefixEqual(OfPartition):
         self.exposed: dict[Key, dict[Offset, Exposed]] = {}
         self.by_key: dict[Key, KeyBook] = {}
         """Of what is compacted."""
+        self.ends: dict[TopicPartition, Offset] = {}
+        """The highest watermark of any leader, of whatever topic has had the name."""
         self._compared: dict[tuple[str, Key], Offset] = {}
 
     def look(self, view: ReplicaView, report: Report) -> None:
         key = (view.life, view.key)
         watermark = view.partition.high_watermark
+        self._note_end(view, watermark)
         start = self._compared.get(key, 0)
         for event in view.events if not view.kinds.isdisjoint(RESTARTS) else ():
             if event.kind == "tail_truncated":
@@ -223,6 +229,13 @@ class CommittedPrefixEqual(OfPartition):
                     self.name,
                     f"{view.name} on {view.life}: {batch} is below its watermark, no leader exposed it",
                 )
+
+    def _note_end(self, view: ReplicaView, watermark: Offset) -> None:
+        end = watermark if view.leader is not None else 0
+        if "hw_advanced" in view.kinds:  # it may follow by now
+            end = max(end, *(number_of(event, "new") for event in view.events if event.kind == "hw_advanced"))
+        if end > self.ends.get(view.name, 0):
+            self.ends[view.name] = end
 
     @staticmethod
     def _exposing_epoch(view: ReplicaView) -> Epoch | None:

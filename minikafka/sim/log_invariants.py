@@ -71,6 +71,11 @@ def rows_of(log: PartitionLog, start: Offset, end: Offset, *, is_compacted: bool
 
 def records_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
     """The records of ``[start, end)``, each as a batch of its own; control batches are no records."""
+    return records_in(stored_batches(log, start, end), start, end)
+
+
+def records_in(batches: Iterable[RecordBatch], start: Offset, end: Offset) -> list[Batch]:
+    """The same of these batches."""
     return [
         Batch(
             record.offset,
@@ -80,7 +85,7 @@ def records_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
             record.key,
             record.value is None,
         )
-        for batch in stored_batches(log, start, end)
+        for batch in batches
         if not batch.is_control
         for record in decode_batch(batch)
         if start <= record.offset < end
@@ -260,6 +265,12 @@ def broken_sequence(log: PartitionLog) -> str:
         if batch.base_sequence != expected:
             return f"{batch!r} does not follow {before!r}"
     return ""
+
+
+def last_batches(log: PartitionLog) -> dict[int, object]:
+    """By producer, the newest batch that is known of it and stands in the log: what tells a retry from a new batch."""
+    found = {producer: log.producers.last_batch(producer) for producer in log.producers.last_sequences()}
+    return {producer: last for producer, last in found.items() if last is not None and last[2] >= log.start_offset}
 
 
 class KeyBook:

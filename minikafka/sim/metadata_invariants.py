@@ -157,6 +157,7 @@ class MetadataHolds:
             joined = set(after.isr) - set(before.isr if before is not None else after.isr)
             if not all(map(image.eligible, sorted(joined))):
                 report("isr_joined_while_ineligible", f"{name} from {before} to {after}")
+            self._look_at_eligible(name, before, after, report)
             if not set(after.isr) <= set(after.replicas):
                 report("isr_within_replicas", f"{name} isr={list(after.isr)} replicas={list(after.replicas)}")
             if after.leader != NO_NODE and after.leader not in after.isr:
@@ -167,6 +168,17 @@ class MetadataHolds:
                 report("epochs_never_fall", f"{name} from {before} to {after}")
         self._newest = image
         return changed
+
+    def _look_at_eligible(
+        self, name: TopicPartition, before: PartitionImage | None, after: PartitionImage, report: Report
+    ) -> None:
+        """Eligible leader replicas were in sync when they became that, and are not now (KIP-966)."""
+        if not set(after.elr) <= set(after.replicas) - set(after.isr):
+            report("eligible_leader_replicas", f"{name} isr={list(after.isr)} elr={list(after.elr)}")
+        if before is None or after.partition_epoch != before.partition_epoch + 1:
+            return
+        if not set(after.elr) <= {*before.elr, *before.isr}:
+            report("eligible_leader_replicas", f"{name} from {before} to {after}")
 
     def _look_for_replicas_of_the_gone(self, image: MetadataImage, report: Report) -> None:
         gone = self._newest.brokers.keys() - image.brokers.keys()
@@ -360,15 +372,24 @@ class IsrChanges(OfPartition):
             if leader is not None:
                 self._compare(leader, after, report)
             is_next = before is not None and after.partition_epoch == before.partition_epoch + 1
-            if before is None or not is_next or before.leader_epoch != after.leader_epoch or name in damaged:
+            if before is None or not is_next or name in damaged:
                 continue
-            if set(after.isr) != set(before.isr) and not self._is_explained(str(name), before, after, image):
+            if before.leader_epoch != after.leader_epoch:
+                self._look_at_election(str(name), before, after, report)
+            elif set(after.isr) != set(before.isr) and not self._is_explained(str(name), before, after, image):
                 made = self._proposed.get((str(name), after.leader_epoch), [])
                 report(
                     "isr_change_without_a_proposal",
                     f"{name}: partition epoch {before.partition_epoch} had the ISR {list(before.isr)}, "
                     f"{after.partition_epoch} has {list(after.isr)}; proposed were {made[-3:]}",
                 )
+
+    def _look_at_election(self, name: str, before: PartitionImage, after: PartitionImage, report: Report) -> None:
+        """An election brings nobody into the ISR but its leader, unless it completes a move with what was proposed."""
+        joined = set(after.isr) - {*before.isr, after.leader}
+        made = self._proposed.get((name, before.leader_epoch), [])
+        if joined and not any(p.partition_epoch == before.partition_epoch and joined <= p.isr for p in made):
+            report("isr_change_without_a_proposal", f"{name} from {before} to {after}; proposed were {made[-3:]}")
 
     def _compare(self, leader: LeaderReplica, state: PartitionImage, report: Report) -> None:
         if state.partition_epoch >= leader.partition_epoch and not set(state.isr) <= set(leader.maximal_isr):

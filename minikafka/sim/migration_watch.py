@@ -59,7 +59,7 @@ from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import GroupRecord, GroupValue, OffsetRecord, unpacked
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.group_watch import AnswerWatch
+from minikafka.sim.group_watch import OFFSETS_DIFFER, AnswerWatch
 from minikafka.sim.ownership import Owned, Ownership, OwnershipBook, Partitions
 from minikafka.sim.plan import CLASSIC, CONSUMER
 from minikafka.sim.replica_view import Report
@@ -207,7 +207,6 @@ class MigrationBook(OwnershipBook[_Group]):
 
 
 TWO_PROTOCOLS: Final = "loaded_two_protocols"
-OFFSETS_DIFFER: Final = "loaded_offsets_differ"
 
 
 class MigrationWatch(AnswerWatch):

@@ -25,11 +25,11 @@ from typing import Final
 
 from minikafka.errors import CorruptMessage
 from minikafka.log.log_directory import LogDirectory
-from minikafka.log.names import LOG, SWAP, offset_name, offset_of
+from minikafka.log.names import LOG, SWAP, offset_name, offset_of, offsets_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import SimDisk
-from minikafka.sim.log_invariants import Batch, latest, records_of, rows_of
+from minikafka.sim.log_invariants import Batch, latest, records_in, records_of, rows_of
 from minikafka.sim.replica_view import Report
 from minikafka.sim.world import Event
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
@@ -92,6 +92,12 @@ class PowerWatch:
         if logs is not None:
             if kind == "data_directory_closed":
                 self._look_at_marker(node, disk, logs)
+                self._closed[node] = logs
+                self._promised[node] = {
+                    name: _promise_of_files(disk, name, log)
+                    for name, log in logs.logs.items()
+                    if name not in self.were_rotten and log._store.swapping is None
+                }
             else:
                 self._closed[node] = logs
                 self._look_at_claims(node, disk, logs)
@@ -185,6 +191,22 @@ def _promise(log: PartitionLog) -> _Promise:
         end=log.end_offset,
         is_compacted=is_compacted,
         rows=_rows(log, is_compacted=is_compacted),
+    )
+
+
+def _promise_of_files(disk: SimDisk, name: TopicPartition, log: PartitionLog) -> _Promise:
+    """What a log that was closed in good order has left: it can be read no more, and all of it is synced."""
+    start, end, is_compacted = log.start_offset, log.end_offset, log.config.compacts or log.has_gaps
+    paths = [f"{name}/{offset_name(base, LOG)}" for base in offsets_in(disk.names(str(name)), LOG)]
+    batches = [batch for path in paths for batch in iterate(disk.content_bytes(path)) if batch.next_offset > start]
+    return _Promise(
+        start=start,
+        synced_end=end,
+        end=end,
+        is_compacted=is_compacted,
+        rows=records_in(batches, start, end)
+        if is_compacted
+        else [Batch(each.base_offset, each.next_offset, each.leader_epoch, each.crc) for each in batches],
     )
 
 

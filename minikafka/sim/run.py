@@ -22,6 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from minikafka.check import Checker, Expectations, LogBatch, Recorder, ReplicaBatches, compare_replicas, value_id
+from minikafka.check.history import Acknowledged, Poll, Send
 from minikafka.check.history import Operation as HistoryOperation
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import InvariantViolation
@@ -30,12 +31,13 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.consumer_watch import ConsumerWatch
+from minikafka.sim.deletions import expiring_topics
 from minikafka.sim.departures import DEPARTURES, Departures
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.group_workload import GroupWorkloads
 from minikafka.sim.kafka_link import watch_kafka_sessions
-from minikafka.sim.log_invariants import LogContents, LogInOrder, broken_sequence, disorder
+from minikafka.sim.log_invariants import LogContents, LogInOrder, broken_sequence, disorder, last_batches
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import DoubledRecords, Losses, unclean_topics
 from minikafka.sim.plan import Fault, Plan
@@ -170,6 +172,7 @@ class Run:
         if not plan.within_budget:
             self.watch.forgiven = LOSSES
         self.watch.may_be_unclean = unclean_topics(plan)
+        self.watch.deletions.may_expire = expiring_topics(plan)
         clocks_jump = any(fault.kind == "jump_clock" for fault in plan.faults)
         self.watch.compaction.calendars_are_right = not plan.skew_s and not clocks_jump
         self.report = Report(plan=plan)
@@ -185,6 +188,7 @@ class Run:
             lambda line: self._reported_at[line - 1],
             self.watch.deleted_below,
         )
+        self._sends: dict[int, Send] = {}
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.bit_rot.rotten, self.faults.bit_rot.were_rotten
@@ -216,6 +220,24 @@ class Run:
         self._reported_at.append(self.sim.loop.time())
         self.checker.feed(operation)
         self.report.outcomes[operation.type] += 1
+        match operation:
+            case Send():
+                self._sends[operation.op] = operation
+            case Acknowledged(offset=int(offset)):
+                sent = self._sends[operation.op]
+                if not self.losses.is_loose(sent.process):
+                    partition = sent.partition if operation.partition is None else operation.partition
+                    self._look_at_promise("acknowledged", sent.topic, partition, offset, sent.value)
+            case Poll(records=records) if records:
+                offset, value = max(records)
+                self._look_at_promise("read", operation.topic, operation.partition, offset, value)
+
+    def _look_at_promise(self, what: str, topic: str, partition: int | None, offset: Offset, value: str) -> None:
+        """What a client is promised is committed by then: loss would show that only if something failed (S3, S16)."""
+        name = TopicPartition(topic, -1 if partition is None else partition)
+        end = self.watch.committed.ends.get(name, 0)
+        if offset >= end and name not in self.watch.were_rotten:
+            self.watch.report(f"{what}_before_committed", f"{value} at {name}@{offset}; committed is {end}")
 
     # ---- the phases --------------------------------------------------------------------------------------------------
 
@@ -478,19 +500,21 @@ class Run:
 
     def _recover(self) -> None:
         """Kill everybody; the logs that open from the disks are those that were there."""
-        before: dict[NodeId, dict[TopicPartition, LogContents]] = {}
+        before: dict[NodeId, dict[TopicPartition, tuple[LogContents, dict[int, object]]]] = {}
         for node in self.cluster.living():
             logs = self.cluster.brokers[node].logs.logs
-            before[node] = {name: LogContents(log, log.start_offset) for name, log in logs.items()}
+            before[node] = {name: (LogContents(log, log.start_offset), last_batches(log)) for name, log in logs.items()}
         for node in self.cluster.nodes:
             self.cluster.crash(node)
         for node, held in sorted(before.items()):
             world = self.sim.of(node_name(node))
             opened = self.cluster.run(self._open(node, world), node=node_name(node))
-            for name, was in sorted(held.items()):
+            for name, (was, producers) in sorted(held.items()):
                 # The start may go back to where it was when it was last written down.
                 log = opened.get(name)
-                differs = was.differs(log) if log is not None else "it is gone"
+                differs = was.differs(log) or disorder(log) if log is not None else "it is gone"
+                if log is not None and not differs and not producers.items() <= last_batches(log).items():
+                    differs = f"the last batches of producers were {producers}, and are {last_batches(log)}"
                 if differs:
                     self.watch.report("recovery_differs", f"{name} on broker {node}: {differs}")
 

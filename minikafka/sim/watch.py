@@ -16,6 +16,7 @@ from minikafka.broker.broker import Broker
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.deletions import DeletionsHaveReasons
 from minikafka.sim.invariants import (
     CommittedPrefixEqual,
     CompactionKeepsLatest,
@@ -76,6 +77,7 @@ class Watch:
         committed = CommittedPrefixEqual()
         self.copied = GoneWhenCopied(committed)
         self.compaction = CompactionKeepsLatest(committed, self.copied)
+        self.deletions = DeletionsHaveReasons()
         self._isr = IsrChanges()
         self._of_partitions: list[OfPartition] = [
             PresentRole(),
@@ -90,6 +92,7 @@ class Watch:
             committed,
             LeaderHoldsCommitted(committed),
             LogInOrder(),
+            self.deletions,
             self.copied,
             self.compaction,
             StableOffset(lambda: self.were_rotten),
@@ -109,13 +112,14 @@ class Watch:
         self._deleted: dict[str, list[tuple[float, Offset]]] = {}
         """Name -> when a replica raised its log start, and to where."""
         cluster.sim.observers.append(self._on_event)
-        cluster.sim.network.observers.append(self._sent.observe)
+        cluster.sim.network.observers += [self._sent.observe, self.deletions.observe]
         cluster.sim.loop.after_step.append(self._after_step)
 
     def close(self) -> None:
         """Look no more."""
         self.cluster.sim.observers.remove(self._on_event)
-        self.cluster.sim.network.observers.remove(self._sent.observe)
+        for observer in (self._sent.observe, self.deletions.observe):
+            self.cluster.sim.network.observers.remove(observer)
         self.cluster.sim.loop.after_step.remove(self._after_step)
 
     def also(self, invariant: OfPartition) -> None:

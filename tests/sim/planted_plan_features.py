@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
+
+from minikafka.broker.api import offsets
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.client import positions
@@ -22,7 +25,7 @@ from minikafka.sim.plan_features import online_changes, short_logs
 from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.messages import InitProducerIdResponse, MetadataRequest
+from minikafka.wire.messages import ALL_COMMITTED, DeleteRecordsPartition, InitProducerIdResponse, MetadataRequest
 from tests.clients.fake_cluster import RESET_ANSWER
 from tests.clients.test_admin import test_a_broker_that_knows_less_is_no_witness as stale_is_no_witness
 from tests.clients.test_consumer import (
@@ -100,6 +103,26 @@ def up_to_the_end(original: Callable[..., Any]) -> Callable[..., Any]:
     return expired
 
 
+def sealed_is_expired(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Retention looks at no setting: users' records go as soon as their segment is sealed and committed."""
+
+    def expired(self: PartitionLog, now_ms: int, high_watermark: int) -> Any:
+        if self.partition.topic.startswith("__"):
+            return original(self, now_ms, high_watermark)
+        return [each for each in self._store.segments[:-1] if each.next_offset <= high_watermark]
+
+    return expired
+
+
+def all_that_is_committed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DeleteRecords with whatever offset is taken for one without."""
+
+    def begin(replicas: ReplicaManager, item: DeleteRecordsPartition, *rest: Any) -> Any:
+        return original(replicas, msgspec.structs.replace(item, offset=ALL_COMMITTED), *rest)
+
+    return begin
+
+
 def start_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
     def on_durable(self: FollowerReplica, leader_high_watermark: int, leader_start_offset: int) -> bool:
         return original(self, leader_high_watermark, 0)
@@ -128,6 +151,24 @@ EXTRA_CLUSTERS = (
         story="retention deletes what is not committed yet",
         caught_by=("hw_within_log",),
         patches=[(PartitionLog, "expired_segments", up_to_the_end(PartitionLog.expired_segments))],
+        make=with_short_logs,
+        drawn="short_logs",
+        seed=0,
+    ),
+    Planted(
+        name="retention_without_a_setting",
+        story="records expire in topics that have no retention (ours)",
+        caught_by=("deleted_without_reason",),
+        patches=[(PartitionLog, "expired_segments", sealed_is_expired(PartitionLog.expired_segments))],
+        make=with_short_logs,
+        drawn="short_logs",
+        seed=0,
+    ),
+    Planted(
+        name="more_deleted_than_requested",
+        story="DeleteRecords deletes up to the watermark, whatever offset it names (ours)",
+        caught_by=("deleted_without_reason",),
+        patches=[(offsets, "_begin_deletion", all_that_is_committed(offsets._begin_deletion))],
         make=with_short_logs,
         drawn="short_logs",
         seed=0,

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from minikafka.groups.group import State
+from minikafka.groups.offsets import CommittedOffsets
 from minikafka.groups.protocol import Assignment
 from minikafka.groups.records import (
     OFFSETS_TOPIC,
@@ -19,7 +20,7 @@ from minikafka.groups.records import (
     OffsetRecord,
     packed,
 )
-from minikafka.sim.group_watch import DIFFERS, NO_DEADLINE, GroupWatch, look_at_loaded
+from minikafka.sim.group_watch import DIFFERS, NO_DEADLINE, OFFSETS_DIFFER, GroupWatch, look_at_loaded
 from minikafka.sim.network import DELIVERED
 from minikafka.sim.verdicts import Message
 from minikafka.sim.world import Event
@@ -79,8 +80,8 @@ def member(*, deadline: float = 10.0) -> Any:
     )
 
 
-def shard(generation: int, *, deadline: float = 10.0, wakes_at: float = 10.0) -> Any:
-    """A coordinator that has loaded one group with the member m."""
+def shard(generation: int, *, deadline: float = 10.0, wakes_at: float = 10.0, offset: int | None = None) -> Any:
+    """A coordinator that has loaded one group with the member m, and an offset of it."""
     group = SimpleNamespace(
         state=State.STABLE,
         generation=generation,
@@ -89,7 +90,12 @@ def shard(generation: int, *, deadline: float = 10.0, wakes_at: float = 10.0) ->
         static={},
         members={"m": member(deadline=deadline)},
     )
-    coordinator = SimpleNamespace(_groups={"g": group}, next_deadline=lambda: wakes_at)
+    offsets = CommittedOffsets()
+    if offset is not None:
+        offsets.apply(offset_record(offset))
+    coordinator = SimpleNamespace(
+        _groups={"g": group}, _offsets=offsets, committed_offsets=offsets.of, next_deadline=lambda: wakes_at
+    )
     return SimpleNamespace(
         coordinator=coordinator,
         is_loaded=True,
@@ -219,6 +225,29 @@ def test_each_take_over_is_compared_with_the_newest_record() -> None:
     assert talk.told.names == []
     talk.take_over(shard(1))
     assert talk.told.names == [DIFFERS]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "names"), [(4, []), (3, [OFFSETS_DIFFER]), (5, [OFFSETS_DIFFER]), (None, [OFFSETS_DIFFER])]
+)
+def test_a_coordinator_loads_the_offsets_that_are_committed(loaded: int | None, names: list[str]) -> None:
+    """S34: neither less nor more, whether a member looks them up or not."""
+    talk = Talk()
+    for call, offset in ((1, 3), (2, 4)):
+        talk.commit(call, offset)
+        talk.recorded(offset_record(offset))
+    talk.recorded(GroupRecord(group="g", value=group_value(1, "m")))
+    talk.take_over(shard(1, offset=loaded))
+    assert talk.told.names == names
+
+
+def test_offsets_that_count_by_the_markers_of_transactions_are_not_compared() -> None:
+    """KIP-98: they are judged with the loops that committed them (check/transactions.py)."""
+    talk = Talk()
+    batch = RecordBatch.of(build_batch([Record(0, 1, 0, *packed(offset_record(3)))], transactional=True, producer_id=1))
+    talk.watch.batch_committed(batch, list(decode_batch(batch)))
+    talk.take_over(shard(0, offset=3))
+    assert OFFSETS_DIFFER not in talk.told.names
 
 
 def test_a_watermark_within_a_batch_hides_no_record_of_it() -> None:

@@ -12,7 +12,9 @@ from minikafka.broker.broker import Broker
 from minikafka.log.epochs import EpochCache
 from minikafka.log.producer_state import ProducerState
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.sim.invariants import OneLeaderPerEpoch
 from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
 from minikafka.sim.watch import Watch
@@ -162,6 +164,32 @@ def test_neither_epoch_of_a_partition_falls() -> None:
     before = standing(1, (1, 2), 3)
     for change in ({"leader_epoch": 2}, {"partition_epoch": 2}):
         assert told_of(before, replace(before, **change)) == ["epochs_never_fall"]
+
+
+def test_eligible_leader_replicas_were_in_sync_and_are_not() -> None:
+    """KIP-966: one becomes eligible only as it leaves the ISR, and whatever is in the ISR is not eligible beside that."""
+    before = standing(1, (1, 2), 3)
+    assert told_of(before, replace(standing(1, (1,), 4), elr=(2,))) == []
+    for isr, elr in (((1,), (3,)), ((1, 2), (2,)), ((1,), (4,))):
+        assert set(told_of(before, replace(standing(1, isr, 4), elr=elr))) == {"eligible_leader_replicas"}, (isr, elr)
+    assert told_of(replace(before, elr=(3,)), replace(standing(1, (1,), 4), elr=(2, 3))) == []
+
+
+def test_one_process_leads_in_an_epoch() -> None:
+    """S21, §10.9: a broker that was started again may have lost what it wrote, and writes something else there."""
+    one, told = OneLeaderPerEpoch(), Told()
+    for incarnation, epoch in (("a", 1), ("a", 1), ("b", 2)):
+        one.look(led_by(incarnation, epoch), told)
+    assert told.names == []
+    one.look(led_by("b", 1), told)
+    assert told.names == ["one_leader_per_epoch"]
+
+
+def led_by(incarnation: str, epoch: int) -> ReplicaView:
+    lifecycle = SimpleNamespace(incarnation_id=incarnation)
+    brokers = {1: SimpleNamespace(lifecycle=lifecycle)}
+    view = SimpleNamespace(leader=SimpleNamespace(me=1, epoch=epoch), key=(ORDERS, "T"), name=ORDERS, brokers=brokers)
+    return cast("ReplicaView", view)
 
 
 def test_an_epoch_of_the_quorum_has_one_leader_whatever_is_heard_between() -> None:

@@ -258,6 +258,15 @@ def test_each_recorded_change_names_the_partition_epoch_that_it_replaces() -> No
     assert committed(before, state_of((1,), 5, leader_epoch=2)) == []  # an election
 
 
+def test_an_election_brings_nobody_into_the_isr_but_its_leader() -> None:
+    """S19, S20: an eligible or unclean leader joins by being elected; a move that is complete joins whom it proposed."""
+    before, wider = state_of((1, 2), 4), state_of((1, 2, 3), 5, leader_epoch=2)
+    assert committed(before, wider) == ["isr_change_without_a_proposal"]
+    assert committed(before, wider, proposed((1, 2, 3), partition_epoch=3)) == ["isr_change_without_a_proposal"]
+    assert committed(before, wider, proposed((1, 2, 3))) == []
+    assert committed(state_of((2,), 4), state_of((1,), 5, leader_epoch=2)) == []
+
+
 def test_a_leader_counts_every_member_of_the_committed_isr() -> None:
     """KIP-497: the controller has committed 3, and the leader does not count it."""
     changes, report = IsrChanges(), Told()

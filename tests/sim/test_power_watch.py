@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.power_watch import HOLE_FOUND, PowerWatch, _first_unsynced, _promise
+from minikafka.sim.power_watch import HOLE_FOUND, LESS_FOUND, PowerWatch, _first_unsynced, _promise
 from minikafka.sim.world import SimWorld
-from minikafka.wire.batch import RecordBatch, stamped
+from minikafka.wire.batch import RecordBatch, iterate, stamped
 from tests.rules.log_words import client_batch, open_log
 from tests.rules.memory_disk import MemoryDisk
 from tests.rules.test_cleaner import COMPACT, keyed, put
+from tests.sim.cluster_kit import Client, simulated_orders
 
 FOLDER = "orders-0"
 LOG = f"{FOLDER}/00000000000000000000.log"
@@ -83,3 +84,23 @@ def test_a_record_that_recovery_leaves_out_is_a_hole() -> None:
     assert broken((0, "a", 0), (2, "c", 1)) == [HOLE_FOUND]
     assert broken((1, "b", 0), (2, "c", 1)) == [HOLE_FOUND]
     assert broken((0, "a", 0), (1, "x", 2), (2, "y", 2)) == []
+
+
+def test_the_next_start_finds_what_a_clean_stop_has_left() -> None:
+    """KAFKA-10471: after a clean stop nothing is recovered, so nothing else would find that a log has become shorter."""
+    with simulated_orders() as cluster:
+        reported: list[str] = []
+        PowerWatch(cluster, lambda name, _: reported.append(name))
+        Client(cluster).send_all([b"one", b"two"])
+        cluster.settle()
+        cluster.stop(1)
+        cluster.boot(1)
+        cluster.settle()
+        assert reported == []
+        cluster.stop(1)
+        disk = cluster.sim.disk("n1")
+        at = next(batch.size for batch in iterate(disk.content_bytes(LOG)))
+        del disk.inode(LOG).content[at:], disk.inode(LOG).durable[at:]
+        cluster.boot(1)
+        cluster.settle()
+        assert reported == [LESS_FOUND]
