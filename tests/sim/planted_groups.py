@@ -311,13 +311,13 @@ GROUP_CLUSTERS = (
     _planted(
         "first_commit_counts",
         "a new coordinator takes the first offset of each partition, not the last",
-        ("commit-lost", "commit-back"),
+        ("loaded_offsets_differ", "commit-lost", "commit-back"),
         (GroupCoordinator, "replay", first_one_counts(GroupCoordinator.replay)),
     ),
     _planted(
         "offsets_not_loaded",
         "a new coordinator loads groups and no offsets",
-        ("commit-lost", "commit-back"),
+        ("loaded_offsets_differ", "commit-lost", "commit-back"),
         (GroupCoordinator, "replay", without_offsets(GroupCoordinator.replay)),
     ),
     _planted(

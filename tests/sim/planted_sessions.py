@@ -202,7 +202,7 @@ SESSION_CLUSTERS = (
     Planted(
         name="acks_all_of_kafka_clients_is_one",
         story="acks=all of a Kafka client is answered after the leader's append",
-        caught_by=LOSS,
+        caught_by=("acknowledged_before_committed", *LOSS),
         patches=[(KafkaSession, "_answer", with_one_replica(KafkaSession._answer))],
         make=with_clients,
         drawn="kafka_clients",
