@@ -186,14 +186,11 @@ class CommittedPrefixEqual(OfPartition):
         self.exposed: dict[Key, dict[Offset, Exposed]] = {}
         self.by_key: dict[Key, KeyBook] = {}
         """Of what is compacted."""
-        self.ends: dict[TopicPartition, Offset] = {}
-        """The highest watermark of any leader, of whatever topic has had the name."""
         self._compared: dict[tuple[str, Key], Offset] = {}
 
     def look(self, view: ReplicaView, report: Report) -> None:
         key = (view.life, view.key)
         watermark = view.partition.high_watermark
-        self._note_end(view, watermark)
         start = self._compared.get(key, 0)
         for event in view.events if not view.kinds.isdisjoint(RESTARTS) else ():
             if event.kind == "tail_truncated":
@@ -230,13 +227,6 @@ class CommittedPrefixEqual(OfPartition):
                     f"{view.name} on {view.life}: {batch} is below its watermark, no leader exposed it",
                 )
 
-    def _note_end(self, view: ReplicaView, watermark: Offset) -> None:
-        end = watermark if view.leader is not None else 0
-        if "hw_advanced" in view.kinds:  # it may follow by now
-            end = max(end, *(number_of(event, "new") for event in view.events if event.kind == "hw_advanced"))
-        if end > self.ends.get(view.name, 0):
-            self.ends[view.name] = end
-
     @staticmethod
     def _exposing_epoch(view: ReplicaView) -> Epoch | None:
         """In which epoch this replica leads, or led earlier in this step (one step may apply several changes)."""
@@ -250,6 +240,24 @@ class CommittedPrefixEqual(OfPartition):
     def of(self, key: Key) -> Iterable[Exposed]:
         """All that was exposed of a partition."""
         return self.exposed.get(key, {}).values()
+
+
+class CommittedEnds(OfPartition):
+    """Nothing has to hold here: it notes how far leaders have committed, for what clients receive."""
+
+    name = "committed_ends"
+    looks_after = frozenset({"hw_advanced"})
+
+    def __init__(self) -> None:
+        self._ends: dict[TopicPartition, Offset] = {}
+
+    def of(self, name: TopicPartition) -> Offset:
+        """The highest watermark that any leader has had, of whatever topic has had the name."""
+        return self._ends.get(name, 0)
+
+    def look(self, view: ReplicaView, _report: Report) -> None:
+        ends = [number_of(event, "new") for event in view.events if event.kind == "hw_advanced"]
+        self._ends[view.name] = max(self.of(view.name), *ends)
 
 
 class LeaderHoldsCommitted(OfPartition):

@@ -123,6 +123,8 @@ class Losses:
         self._doubled = doubled
         """The values of records whose produce request arrived twice."""
         clients = {**plan.clients, **plan.kafka}
+        self._settings = {machine: {**plan.client_settings, **settings} for machine, settings in clients.items()}
+        self._default = plan.client_settings
         self._loose = tuple(machine for machine, settings in clients.items() if _acks(settings) in (0, 1))
         spans = {**KAFKAS_MS, **plan.client_settings, **plan.settings}
         self._heard_late_s = sum(int(spans[name]) for name in KAFKAS_MS) / 1000
@@ -155,11 +157,16 @@ class Losses:
             claims = {value for value, who in finding.values if not self._is_answer_to_loose(value, who)}
             return len(claims) <= 1
         if isinstance(finding, Shifted):
-            return all(map(self.is_loose, finding.processes)) or (
+            return all(map(self._is_loose, finding.processes)) or (
                 finding.distance < 0 and self._is_of_a_deletion(name, _places_of(finding))
             )
         value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
-        return isinstance(finding, OF_LOOSE_RECORDS) and self.is_loose(value)
+        return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
+
+    def waits_for_commit(self, process: str) -> bool:
+        """Return True if what is acknowledged to the process is committed by then: it sends with acks=all."""
+        machine = process.partition("~")[0]
+        return _acks(self._settings.get(machine, self._default)) not in (0, 1)
 
     def _is_of_an_unclean_election(
         self, name: TopicPartition, finding: Finding, elections: Mapping[Epoch, float]
@@ -187,9 +194,9 @@ class Losses:
         )
 
     def _is_answer_to_loose(self, value: str, who: str) -> bool:
-        return who.startswith("the answer to") and self.is_loose(value)
+        return who.startswith("the answer to") and self._is_loose(value)
 
-    def is_loose(self, value: str) -> bool:
+    def _is_loose(self, value: str) -> bool:
         """Return True if it is a value or a process of a producer that did not request more."""
         machine = value.partition(".")[0].partition("~")[0]
         return machine in self._loose

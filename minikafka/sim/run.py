@@ -225,7 +225,7 @@ class Run:
                 self._sends[operation.op] = operation
             case Acknowledged(offset=int(offset)):
                 sent = self._sends[operation.op]
-                if not self.losses.is_loose(sent.process):
+                if self.losses.waits_for_commit(sent.process):
                     partition = sent.partition if operation.partition is None else operation.partition
                     self._look_at_promise("acknowledged", sent.topic, partition, offset, sent.value)
             case Poll(records=records) if records:
@@ -235,8 +235,8 @@ class Run:
     def _look_at_promise(self, what: str, topic: str, partition: int | None, offset: Offset, value: str) -> None:
         """What a client is promised is committed by then: loss would show that only if something failed (S3, S16)."""
         name = TopicPartition(topic, -1 if partition is None else partition)
-        end = self.watch.committed.ends.get(name, 0)
-        if offset >= end and name not in self.watch.were_rotten:
+        end = self.watch.ends.of(name)
+        if offset >= end and self.watch.is_looking and name not in self.watch.were_rotten:
             self.watch.report(f"{what}_before_committed", f"{value} at {name}@{offset}; committed is {end}")
 
     # ---- the phases --------------------------------------------------------------------------------------------------

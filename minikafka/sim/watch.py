@@ -18,6 +18,7 @@ from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.deletions import DeletionsHaveReasons
 from minikafka.sim.invariants import (
+    CommittedEnds,
     CommittedPrefixEqual,
     CompactionKeepsLatest,
     EpochsNeverFall,
@@ -67,6 +68,7 @@ class Watch:
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.violations: list[Violation] = []
+        self.is_looking = True
         self.forgiven: frozenset[str] = frozenset()
         """Names that are not violations in this run: plans beyond the fault budget lose records."""
         self.may_be_unclean: frozenset[str] = frozenset()
@@ -78,6 +80,7 @@ class Watch:
         self.copied = GoneWhenCopied(committed)
         self.compaction = CompactionKeepsLatest(committed, self.copied)
         self.deletions = DeletionsHaveReasons()
+        self.ends = CommittedEnds()
         self._isr = IsrChanges()
         self._of_partitions: list[OfPartition] = [
             PresentRole(),
@@ -93,6 +96,7 @@ class Watch:
             LeaderHoldsCommitted(committed),
             LogInOrder(),
             self.deletions,
+            self.ends,
             self.copied,
             self.compaction,
             StableOffset(lambda: self.were_rotten),
@@ -117,6 +121,7 @@ class Watch:
 
     def close(self) -> None:
         """Look no more."""
+        self.is_looking = False
         self.cluster.sim.observers.remove(self._on_event)
         for observer in (self._sent.observe, self.deletions.observe):
             self.cluster.sim.network.observers.remove(observer)

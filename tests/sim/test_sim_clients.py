@@ -262,6 +262,13 @@ def test_which_findings_are_allowed() -> None:
     )
 
 
+def test_acknowledgments_to_all_but_loose_producers_say_that_a_record_is_committed() -> None:
+    """S16, S24: whatever the process's number on its machine, and wherever its acks are set."""
+    losses = Losses(Plan(seed=0, clients=LOOSELY), never)
+    assert [losses.waits_for_commit(each) for each in ("p1", "p1~2", "loose", "loose~2")] == [True, True, False, False]
+    assert not Losses(Plan(seed=0, client_settings={"acks": 1}), never).waits_for_commit("p1")
+
+
 def test_a_shift_is_allowed_where_all_that_moved_may_be_lost() -> None:
     """An acks=1 record that was written twice, and whose acknowledged copy is gone (seeds 1795323215, 1795323325)."""
     losses = Losses(Plan(seed=0, clients=LOOSELY), never)
