@@ -4,8 +4,8 @@ What lies below a log's start is owed by no replica, to no reader, and to no pro
 logs. So each rise of one has a reason:
 
 ``deleted_without_reason``
-    A leader raises its log start only up to where a DeleteRecords request said, or where the topic has a retention. A
-    follower raises its own, or begins its log, only where a leader began before.
+    A leader raises its log start only up to where a DeleteRecords request said, or where the topic has a retention. All
+    other replicas begin their logs where a leader began before: those that follow, and those that were started again.
 
 Rule for this file: it only looks. Requests count when they are sent, for any copy of one may arrive.
 """
@@ -18,13 +18,15 @@ from collections.abc import Container
 from minikafka.sim.changes import ALTER_TOPIC
 from minikafka.sim.metadata_invariants import ROLE_EVENTS
 from minikafka.sim.plan import Plan
-from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
+from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.codec import decode_request, find_api
 from minikafka.wire.messages import ALL_COMMITTED
 
 DELETE_RECORDS = find_api("DeleteRecords")
+
+RAISED = "log_start_raised"
 
 RETENTION = "retention."
 """How the names of a topic's settings begin that delete records by themselves."""
@@ -34,7 +36,7 @@ class DeletionsHaveReasons(OfPartition):
     """A log start rises only where somebody asked for that."""
 
     name = "deleted_without_reason"
-    looks_after = frozenset({"log_start_raised", "log_restarted"})
+    looks_after = ROLE_EVENTS | {RAISED, "log_restarted"}
 
     def __init__(self) -> None:
         self.may_expire: Container[str] | None = None
@@ -53,21 +55,18 @@ class DeletionsHaveReasons(OfPartition):
             self._requested[name] = max(end, self._requested.get(name, 0))
 
     def look(self, view: ReplicaView, report: Report) -> None:
-        for event in view.events if not view.is_hearsay else ():
-            if event.kind not in self.looks_after:
-                continue
-            start = number_of(event, "start" if event.kind == "log_start_raised" else "new")
-            if start <= self._highest.get(view.key, 0):
-                continue
-            leads = view.leader is not None or not view.kinds.isdisjoint(ROLE_EVENTS)
-            if event.kind == "log_start_raised" and leads and self._may_begin(view.name, start):
-                self._highest[view.key] = start
-                continue
-            report(
-                self.name,
-                f"{view.life} {view.partition!r} begins at {start}; leaders began at {self._highest.get(view.key, 0)}, "
-                f"requested was up to {self._requested.get(view.name, 0)}",
-            )
+        start, highest = view.partition.log.start_offset, self._highest.get(view.key, 0)
+        if start <= highest or view.is_hearsay:
+            return
+        leads = view.leader is not None or not view.kinds.isdisjoint(ROLE_EVENTS)
+        if RAISED in view.kinds and leads and self._may_begin(view.name, start):
+            self._highest[view.key] = start
+            return
+        report(
+            self.name,
+            f"{view.life} {view.partition!r} begins at {start}; leaders began at {highest}, "
+            f"requested was up to {self._requested.get(view.name, 0)}",
+        )
 
     def _may_begin(self, name: TopicPartition, start: Offset) -> bool:
         return self.may_expire is None or name.topic in self.may_expire or start <= self._requested.get(name, 0)

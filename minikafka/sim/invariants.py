@@ -69,6 +69,10 @@ class HwWithinLog(OfPartition):
             )
 
 
+ISR_CHANGES: Final = frozenset({"isr_expanded", "isr_shrunk", "isr_changed", "became_leader"})
+"""Events after which a leader has another ISR."""
+
+
 class HwNeverBackInEpoch(OfPartition):
     """A leader's watermark never falls within its epoch (§10.12)."""
 
@@ -85,6 +89,23 @@ class HwNeverBackInEpoch(OfPartition):
             if leader.high_watermark < highest:
                 report(self.name, f"{view.life} {leader!r}: the watermark was {highest}")
             self._highest[key] = max(highest, leader.high_watermark)
+
+
+class EnoughInSync(OfPartition):
+    """A watermark moves only while the ISR has min.insync.replicas: else the last replica standing commits alone, and
+    with it goes what consumers have seen (KAFKA-15583).
+    """
+
+    name = "committed_below_min_isr"
+    looks_after = frozenset({"hw_advanced"})
+
+    def look(self, view: ReplicaView, report: Report) -> None:
+        leader = view.leader
+        if leader is None or not view.kinds.isdisjoint(ISR_CHANGES):
+            return  # it was another ISR when the watermark moved
+        least = min(view.partition.config.min_insync_replicas, len(leader.replicas) - len(leader.adding))
+        if len(leader.isr) < least:
+            report(self.name, f"{view.life} {leader!r} has moved, with {list(leader.isr)} of {least}")
 
 
 class EpochsNeverFall(OfPartition):

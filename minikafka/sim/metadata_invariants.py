@@ -27,11 +27,16 @@ from minikafka.quorum.records import decode
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.log_invariants import Batch, batch_of, stored_heads, whole
+from minikafka.sim.losses import UNCLEAN_SETTING
 from minikafka.sim.replica_view import OfPartition, ReplicaView, Report, number_of
+from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch
+from minikafka.wire.codec import decode_request, find_api
 from minikafka.wire.records import decode_batch
+
+ELECT_LEADERS = find_api("ElectLeaders")
 
 ROLE_EVENTS = frozenset({"became_leader", "became_follower", "became_leaderless", "role_given_up"})
 """Events after which a replica has another role."""
@@ -141,7 +146,16 @@ class MetadataHolds:
     def __init__(self) -> None:
         self.unclean: dict[TopicPartition, dict[Epoch, float]] = {}
         """Partitions that have had a leader from outside ISR and ELR (KIP-704): in which epochs, and since when."""
+        self.elected_by_hand: set[TopicPartition] = set()
+        """Partitions for which an operator has requested an election."""
         self._newest = MetadataImage()
+
+    def observe(self, message: Message, _verdict: Verdict) -> None:
+        """``message`` was sent."""
+        if message.api == ELECT_LEADERS.name and message.kind == "request":
+            request = decode_request(ELECT_LEADERS, message.body)
+            for each in request.partitions or () if request.election_type == "unclean" else ():
+                self.elected_by_hand.add(TopicPartition(each.topic, each.partition))
 
     def look(self, image: MetadataImage, report: Report, time: float = 0.0) -> list[Change]:
         """``image`` was applied somewhere; the partitions that have changed, if it is newer than any before."""
@@ -158,6 +172,7 @@ class MetadataHolds:
             if not all(map(image.eligible, sorted(joined))):
                 report("isr_joined_while_ineligible", f"{name} from {before} to {after}")
             self._look_at_eligible(name, before, after, report)
+            self._look_at_leader(name, before, after, image, report)
             if not set(after.isr) <= set(after.replicas):
                 report("isr_within_replicas", f"{name} isr={list(after.isr)} replicas={list(after.replicas)}")
             if after.leader != NO_NODE and after.leader not in after.isr:
@@ -179,6 +194,26 @@ class MetadataHolds:
             return
         if not set(after.elr) <= {*before.elr, *before.isr}:
             report("eligible_leader_replicas", f"{name} from {before} to {after}")
+
+    def _look_at_leader(
+        self,
+        name: TopicPartition,
+        before: PartitionImage | None,
+        after: PartitionImage,
+        image: MetadataImage,
+        report: Report,
+    ) -> None:
+        """From outside ISR and ELR only the last known leader is elected, unless the topic or an operator asks for it.
+
+        Where several changes came at once nothing is known of those between.
+        """
+        if before is None or after.partition_epoch != before.partition_epoch + 1 or after.leader == before.leader:
+            return
+        may_lead = {NO_NODE, *before.isr, *before.elr, *before.last_known_elr}
+        is_asked_for = image.topics[name.topic].configs.get(UNCLEAN_SETTING) == "true" or name in self.elected_by_hand
+        is_moved = after.assignment != before.assignment  # what was proposed for that: see IsrChanges
+        if after.leader not in may_lead and not is_moved and not is_asked_for:
+            report("elected_from_outside", f"{name} from {before} to {after}")
 
     def _look_for_replicas_of_the_gone(self, image: MetadataImage, report: Report) -> None:
         gone = self._newest.brokers.keys() - image.brokers.keys()

@@ -493,7 +493,7 @@ class Run:
             if wrong:
                 yield LogInOrder.name, f"{name} on broker {node}: {wrong}"
             # A replica that began its log behind what was deleted believes a retry: see ``losses.py``.
-            if not replica.log.has_gaps and not self.watch.restarted_at(name):
+            if not replica.log.has_gaps and not any(self.watch.restarted_at(name)):
                 wrong = broken_sequence(replica.log)
                 if wrong:
                     yield "sequence_broken", f"{name} on broker {node}: {wrong}"

@@ -21,6 +21,7 @@ from minikafka.sim.invariants import (
     CommittedEnds,
     CommittedPrefixEqual,
     CompactionKeepsLatest,
+    EnoughInSync,
     EpochsNeverFall,
     FetchIsDurable,
     GoneWhenCopied,
@@ -89,6 +90,7 @@ class Watch:
             OneLeaderPerEpoch(),
             HwWithinLog(),
             HwNeverBackInEpoch(),
+            EnoughInSync(),
             EpochsNeverFall(),
             ValidHighWatermark(),
             FetchIsDurable(),
@@ -116,14 +118,15 @@ class Watch:
         self._deleted: dict[str, list[tuple[float, Offset]]] = {}
         """Name -> when a replica raised its log start, and to where."""
         cluster.sim.observers.append(self._on_event)
-        cluster.sim.network.observers += [self._sent.observe, self.deletions.observe]
+        self._observers = (self._sent.observe, self.deletions.observe, self._metadata.observe)
+        cluster.sim.network.observers += self._observers
         cluster.sim.loop.after_step.append(self._after_step)
 
     def close(self) -> None:
         """Look no more."""
         self.is_looking = False
         self.cluster.sim.observers.remove(self._on_event)
-        for observer in (self._sent.observe, self.deletions.observe):
+        for observer in self._observers:
             self.cluster.sim.network.observers.remove(observer)
         self.cluster.sim.loop.after_step.remove(self._after_step)
 

@@ -29,10 +29,9 @@ from tests.sim.test_invariants import Told
 
 def begun(start: int, *, leads: bool, kind: str = "log_start_raised", is_hearsay: bool = False) -> ReplicaView:
     """A replica whose log begins at ``start`` now."""
-    fact = "start" if kind == "log_start_raised" else "new"
-    events = [Event(0.0, "n1", 1, kind, {"partition": str(ORDERS), fact: start}, "")]
+    events = [Event(0.0, "n1", 1, kind, {"partition": str(ORDERS)}, "")]
     leader = cast("Any", object()) if leads else None
-    partition = SimpleNamespace(partition=ORDERS, topic_id="T", role=None)
+    partition = SimpleNamespace(partition=ORDERS, topic_id="T", role=None, log=SimpleNamespace(start_offset=start))
     view = ReplicaView({}, None, cast("Any", partition), events)
     view.leader, view.is_hearsay = leader, is_hearsay
     return view
@@ -56,6 +55,8 @@ def request(offset: int, name: TopicPartition = ORDERS) -> Message:
         ([3], [begun(3, leads=True), begun(3, leads=False, kind="log_restarted")], 0),
         ([3], [begun(3, leads=True), begun(4, leads=False, kind="log_restarted")], 1),
         ([-1, 3], [begun(9, leads=True)], 0),
+        ([3], [begun(3, leads=True, kind="became_leader")], 1),  # the start of its log is lost
+        ([3], [begun(3, leads=True), begun(3, leads=True, kind="became_leader")], 0),
         ([], [begun(3, leads=True, is_hearsay=True)], 0),
     ],
 )

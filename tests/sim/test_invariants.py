@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,13 +13,17 @@ from minikafka.broker.broker import Broker
 from minikafka.log.epochs import EpochCache
 from minikafka.log.producer_state import ProducerState
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.sim.invariants import OneLeaderPerEpoch
+from minikafka.sim.invariants import EnoughInSync, OneLeaderPerEpoch
 from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.network import DELIVERED
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
+from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
+from minikafka.wire.codec import encode_request
+from minikafka.wire.messages import ElectLeadersRequest, PartitionName
 from tests.sim.cluster_kit import ORDERS, Client, simulated_orders
 
 
@@ -132,9 +137,17 @@ def test_an_unclean_election_is_counted_once_however_often_its_leader_dies_befor
     assert holds.unclean == {ORDERS: {1: 2.0, 5: 7.0, 6: 8.0}}
 
 
-def told_of(before: PartitionImage, after: PartitionImage, *fenced: int) -> list[str]:
-    """What is reported when the one becomes the other."""
+def told_of(
+    before: PartitionImage,
+    after: PartitionImage,
+    *fenced: int,
+    configs: Mapping[str, str] | None = None,
+    message: Message | None = None,
+) -> list[str]:
+    """What is reported when the one becomes the other, after a message."""
     holds, told = MetadataHolds(), Told()
+    if message is not None:
+        holds.observe(message, DELIVERED)
     for offset, each in enumerate((before, after), 1):
         brokers = {
             node: BrokerImage(
@@ -147,7 +160,7 @@ def told_of(before: PartitionImage, after: PartitionImage, *fenced: int) -> list
             )
             for node in (1, 2, 3)
         }
-        topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
+        topic = TopicImage(name="orders", topic_id="T", configs=configs or {}, partitions=(each,))
         holds.look(MetadataImage(offset=offset, topics={"orders": topic}, brokers=brokers), told)
     return told.names
 
@@ -173,6 +186,44 @@ def test_eligible_leader_replicas_were_in_sync_and_are_not() -> None:
     for isr, elr in (((1,), (3,)), ((1, 2), (2,)), ((1,), (4,))):
         assert set(told_of(before, replace(standing(1, isr, 4), elr=elr))) == {"eligible_leader_replicas"}, (isr, elr)
     assert told_of(replace(before, elr=(3,)), replace(standing(1, (1,), 4), elr=(2, 3))) == []
+
+
+def test_a_leader_from_outside_isr_and_elr_is_elected_only_where_that_is_asked_for() -> None:
+    """S20: by the topic's setting, or by an operator; the last known leader (KIP-966) needs no asking. Harmless by luck
+    is no excuse: that the elected one had everything shows in no other check.
+    """
+    gone = replace(standing(-1, (1,), 3), elr=(2,))
+    for leader, names in ((1, []), (2, []), (3, ["elected_from_outside"])):
+        assert told_of(gone, standing(leader, (leader,), 4)) == names, leader
+    assert told_of(replace(gone, last_known_elr=(3,)), standing(3, (3,), 4)) == []
+    assert told_of(gone, standing(3, (3,), 5)) == []  # nothing is known of what was between
+    assert told_of(gone, standing(3, (3,), 4), configs={"unclean.leader.election.enable": "true"}) == []
+    for election, names in (("unclean", []), ("preferred", ["elected_from_outside"])):
+        asked = ElectLeadersRequest(election_type=election, partitions=(PartitionName(topic="orders", partition=0),))
+        message = Message(1, "request", "a1", "n1", "ElectLeaders", b"".join(encode_request(asked)))
+        assert told_of(gone, standing(3, (3,), 4), message=message) == names, election
+
+
+@pytest.mark.parametrize(
+    ("isr", "replicas", "adding", "kinds", "names"),
+    [
+        ((1, 2), (1, 2, 3), (), (), []),
+        ((1,), (1, 2, 3), (), (), ["committed_below_min_isr"]),
+        ((1,), (1,), (), (), []),
+        ((1,), (1, 2, 3), (2, 3), (), []),
+        ((1,), (1, 2, 3), (), ("isr_shrunk",), []),
+    ],
+)
+def test_nothing_is_committed_while_the_isr_is_too_small(
+    isr: tuple[int, ...], replicas: tuple[int, ...], adding: tuple[int, ...], kinds: tuple[str, ...], names: list[str]
+) -> None:
+    """KAFKA-15583: replicas that a move still adds are not counted (KIP-455)."""
+    leader = SimpleNamespace(isr=isr, replicas=replicas, adding=adding)
+    partition = SimpleNamespace(config=SimpleNamespace(min_insync_replicas=2))
+    view = SimpleNamespace(leader=leader, partition=partition, kinds={"hw_advanced", *kinds}, life="n1#1")
+    told = Told()
+    EnoughInSync().look(cast("ReplicaView", view), told)
+    assert told.names == names
 
 
 def test_one_process_leads_in_an_epoch() -> None:
