@@ -186,12 +186,14 @@ class Watch:
         return self._metadata.unclean.get(name, {}) if name.topic in self.may_be_unclean else {}
 
     def _report_of(self, view: ReplicaView) -> Report:
-        """After an unclean election only its leader, and those after it, are held to what was not given up by it.
+        """After an unclean election its leader, those after it, and whoever has copied from them are held to what was
+        not given up by it.
 
         Others still have, or follow with, a log that is to be cut; what that takes away is the history's to name.
         """
         view.unclean = self.unclean_elections(view.name)
-        if view.unclean and (view.leader is None or view.leader.epoch < max(view.unclean)):
+        is_up_to_date = view.leader is not None or "follower_hw_changed" in view.kinds
+        if view.unclean and not (is_up_to_date and view.partition.epoch >= max(view.unclean)):
             return self._report_what_is_no_loss
         return self.report
 

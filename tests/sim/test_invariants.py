@@ -286,6 +286,33 @@ def test_a_log_that_is_wrong_in_itself_is_a_violation(
     assert name in {each.name for each in report.violations}
 
 
+@pytest.mark.parametrize(
+    ("leads", "epoch", "kinds", "is_held"),
+    [
+        (True, 2, {"hw_advanced"}, True),
+        (True, 1, {"hw_advanced"}, False),  # a former leader that does not know yet
+        (False, 2, {"follower_hw_changed"}, True),  # it has cut its log, and copies
+        (False, 2, {"became_follower"}, False),
+        (False, 1, {"follower_hw_changed"}, False),
+    ],
+)
+def test_who_is_held_to_what_is_committed_after_an_unclean_election(
+    leads: bool, epoch: int, kinds: set[str], is_held: bool
+) -> None:
+    """S20: its leader, and followers that have copied from it; losses were forgiven to followers for good."""
+    with simulated_orders() as cluster:
+        watch = Watch(cluster)
+        watch.may_be_unclean = frozenset({ORDERS.topic})
+        watch._metadata.unclean[ORDERS] = {2: 1.0}
+        role = SimpleNamespace(epoch=epoch) if leads else None
+        view = SimpleNamespace(
+            name=ORDERS, leader=role, partition=SimpleNamespace(epoch=epoch), kinds=kinds, unclean=()
+        )
+        watch._report_of(cast("ReplicaView", view))("exposed_record_changed", "")
+        assert bool(watch.violations) is is_held
+        watch.close()
+
+
 def test_where_a_log_ever_began_is_kept_whoever_leads_next() -> None:
     """A group that began there has skipped nothing, though the next leader may still hold what was deleted (61893)."""
     with simulated_orders() as cluster:
