@@ -341,9 +341,12 @@ class LocalCluster:
         """A controlled shutdown of one broker."""
         self.run(lambda: self._terminate(node))
 
-    def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start a broker that is down, on its port and its files, and wait until it is ready."""
-        self.run(lambda: self._restart(node, timeout_s))
+    def restart(self, node: NodeId, *more: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start brokers that are down, on their ports and their files, and wait until they are ready.
+
+        A broker is ready only while a majority runs: start those that a majority needs together, in one call.
+        """
+        self.run(lambda: self._restart(node, *more, timeout_s=timeout_s))
 
     def make_whole(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Heal all faults, of machines too, restart brokers that are down or stopped by themselves, and wait until all
@@ -353,11 +356,12 @@ class LocalCluster:
         up = [node for node, each in self._nodes.items() if each.broker.is_open and each.failure is None]
         if self.faults.heal() == 0 and len(up) == len(self.node_ids):
             return
-        for node in self.node_ids:
-            if node not in up:
-                if node in self._nodes:
-                    self.kill(node)
-                self.restart(node, timeout_s)
+        down = [node for node in self.node_ids if node not in up]
+        for node in down:
+            if node in self._nodes:
+                self.kill(node)
+        if down:
+            self.restart(*down, timeout_s=timeout_s)
         self.sync.wait.alive(*self.node_ids, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
@@ -425,19 +429,24 @@ class LocalCluster:
             ended.set()
             del self._ending[node]
 
-    async def _restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
-        files = self._files_of(node)
-        if node in self._nodes or node in self._starting:
-            raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
+    async def _restart(self, *nodes: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        task = asyncio.current_task()
+        starting = dict.fromkeys(nodes, task)
+        files = tuple(map(self._files_of, starting))
+        for node in starting:
+            if node in self._nodes or node in self._starting:
+                raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
         if self._ends:
             raise BrokerNotAvailable("the cluster is being stopped")
-        self._starting[node] = asyncio.current_task()
+        self._starting.update(starting)
         try:
-            if node in self._ending:
-                await self._ending[node].wait()
-            await self._start((files,), timeout_s)
+            for node in starting:
+                if node in self._ending:
+                    await self._ending[node].wait()
+            await self._start(files, timeout_s)
         finally:
-            del self._starting[node]
+            for node in starting:
+                del self._starting[node]
 
     async def _stop(self) -> None:
         """All at once. Those that are left when no quorum is possible any more do not wait for a controller; nor does

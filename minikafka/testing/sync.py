@@ -225,9 +225,9 @@ class SyncCluster:
         """As :meth:`LocalCluster.terminate`."""
         self.cluster.terminate(node)
 
-    def restart(self, node: NodeId) -> None:
+    def restart(self, node: NodeId, *more: NodeId) -> None:
         """As :meth:`LocalCluster.restart`."""
-        self.cluster.restart(node)
+        self.cluster.restart(node, *more)
 
     async def close(self) -> None:
         """On the brokers' loop: end the producers; what they still hold is given up."""

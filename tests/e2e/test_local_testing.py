@@ -59,6 +59,24 @@ def test_a_cluster_that_is_made_whole_has_machines_that_are_well():
         own.sync.produce("orders", b"tea")
 
 
+def test_brokers_that_make_a_majority_only_together_are_restarted_together():
+    """After the death of all brokers: alone, the first one waits for a quorum until its time is up."""
+    with LocalCluster(3) as own:
+        own.sync.create_topic("orders")
+        own.sync.produce("orders", b"tea")
+        for node in own.node_ids:
+            own.kill(node)
+        with pytest.raises(BrokerNotAvailable, match=r"the quorum of .* has no leader"):
+            own.restart(1, timeout_s=0.2)
+        own.make_whole(timeout_s=20)  # broker 1, which runs, is not started a second time
+        for node in own.node_ids:
+            own.kill(node)
+        own.sync.restart(2, 3)
+        own.sync.wait.alive(2, 3)
+        assert [record.value for record in own.sync.consume("orders", 1)] == [b"tea"]
+        own.make_whole(timeout_s=20)
+
+
 async def test_the_isr_shrinks_while_a_follower_cannot_fetch_and_grows_again(cluster):
     """S14, S15: with a fault as a context manager, awaiting states, without one sleep."""
     await cluster.create_topic("shrinks")
