@@ -241,7 +241,8 @@ class Broker:
         if not self.is_open:
             return "it does not serve yet"
         if self.quorum.leader_id not in self.voters:
-            return f"the quorum of {list(self.voters)} has no leader"
+            why = "; ".join(why for _, why in sorted(self.quorum.unreachable.items()))
+            return f"the quorum of {list(self.voters)} has no leader" + (f" that it knows of ({why})" if why else "")
         if self.lifecycle.refused:
             return f"the controller refuses it: {self.lifecycle.refused}"
         if self.lifecycle.broker_epoch < 0:

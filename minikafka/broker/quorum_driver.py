@@ -101,6 +101,8 @@ class QuorumDriver:
         self.purgatory_meter = PurgatoryMeter(world.clock.ticks_ns)
         self.commits = Histogram()
         """As leader: from an append to its commit."""
+        self._unreachable: dict[NodeId, str] = {}
+        """Why a voter did not take the latest request, by voter."""
         self._follower = MetadataFollower(self)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -139,6 +141,11 @@ class QuorumDriver:
     def applied_offset(self) -> Offset:
         """The listener has seen all below it."""
         return self.applied.end.end_offset
+
+    @property
+    def unreachable(self) -> Mapping[NodeId, str]:
+        """Why voters did not take the latest request to them: no response, or that of another cluster."""
+        return MappingProxyType(self._unreachable)
 
     def majority_heard_at(self) -> float:
         """Until when this member surely was the only leader: infinite when it does not lead, for others vouch for it
@@ -335,12 +342,25 @@ class QuorumDriver:
         clock, request, peer = self.world.clock, envelope.request, envelope.peer
         deadline = clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
         try:
-            response = await call(self.world.network, self.voters[peer], request, deadline)
+            response = await self.call_voter(peer, request, deadline)
         except kafka.WorldError:
             ready = voting.on_no_response(self.core, request, peer, clock.now())
         else:
             ready = voting.on_response(self.core, request, response, peer, clock.now())
         await self.obey(ready)
+
+    async def call_voter(self, peer: NodeId, request: object, deadline: float) -> Any:
+        """As :func:`minikafka.rpc.call`, to a voter; :attr:`unreachable` then has why it did not take the request."""
+        try:
+            response = await call(self.world.network, self.voters[peer], request, deadline)
+        except kafka.WorldError as error:
+            self._unreachable[peer] = str(error)
+            raise
+        if other := fetching.of_another_cluster(response):
+            self._unreachable[peer] = f"{self.voters[peer]} is of another cluster: {other}"
+        else:
+            self._unreachable.pop(peer, None)
+        return response
 
     async def _flush(self) -> None:
         """Leader: sync what was appended, while the followers already fetch and sync it. A log that failed ends this

@@ -23,7 +23,7 @@ from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
 from minikafka.replication.follower import CutTo, Extend
-from minikafka.rpc import Patience, call
+from minikafka.rpc import Patience
 from minikafka.tasks import CancelScope
 from minikafka.types import Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse
@@ -121,7 +121,7 @@ class MetadataFollower:
         try:
             with CancelScope() as scope:
                 self._in_flight = (scope, self._member.leader_id, self._member.epoch)
-                response: object = await call(self._world.network, self._member.voters[ask.peer], request, deadline)
+                response: object = await self._member.call_voter(ask.peer, request, deadline)
                 return response
         except ConnectionRefused:
             if self._core.on_leader_refused(ask.peer, self._world.clock.now()):

@@ -115,9 +115,10 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
 
 def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float) -> Ready[FetchStep]:
     """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
-    if _is_of_another_cluster(response):
-        core.events("quorum_fetch_refused", code=kafka.InconsistentClusterId.code, leader=ask.peer, epoch=ask.epoch)
-        return core.ready(Wait(now + core.retry_backoff_s))
+    if other := of_another_cluster(response):
+        core.events("quorum_other_cluster", peer=ask.peer, why=other)
+        # It will answer the same for as long as a setting is wrong: each answer is logged.
+        return core.ready(Wait(now + core.election_timeout_s))
     core.hear(ask.peer, now)
     step = _step(core, ask, response, now)
     return core.ready(step)
@@ -132,8 +133,8 @@ def on_snapshot_chunk(
     core: QuorumCore, ask: FetchAsk, response: m.FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
     """Return True if this part of a snapshot may be kept. False: discard it; the response to the next fetch decides."""
-    if response.error_code == kafka.InconsistentClusterId.code:
-        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+    if other := of_another_cluster(response):
+        core.events("quorum_other_cluster", peer=ask.peer, why=other)
         return False
     core.hear(ask.peer, now)
     if response.current_leader is not None:
@@ -153,12 +154,13 @@ def epoch_end_offset(end: EpochEnd) -> m.EpochEndOffset:
     return m.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
 
 
-def _is_of_another_cluster(response: m.FetchResponse) -> bool:
-    """Return True if another cluster's broker has this member's address: the epoch and leader that it names are its own
-    quorum's.
+def of_another_cluster(response: m.Failed) -> str:
+    """Return why a voter refused a request of this cluster ("": it did not). Another cluster's broker has its address:
+    the epoch and leader that the response names are those of its own quorum.
     """
-    codes = (response.error_code, *(each.error_code for each in response.partitions))
-    return kafka.InconsistentClusterId.code in codes
+    parts = (response, *(response.partitions if isinstance(response, m.FetchResponse) else ()))
+    refused = (each for each in parts if each.error_code == kafka.InconsistentClusterId.code)
+    return next((each.error_message or kafka.InconsistentClusterId.name for each in refused), "")
 
 
 def _step(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float) -> FetchStep:
