@@ -22,6 +22,7 @@ import errno
 import fcntl
 import functools
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ from javaproperties.writing import join_key_value
 from minikafka.config import GIB, BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig, in_words
 from minikafka.types import Address, NodeId, uuid_text
+from minikafka.world.os_disk import LOCK_NAME
 from minikafka.world.system import hold_port, sync, sync_folder
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
@@ -394,11 +396,31 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
     brokers = []
     for broker in found:
         for address in {broker.address, broker.clients}:
-            ports.take(address.port, advice="choose another data directory (a cluster keeps its ports)")
+            try:
+                ports.take(address.port, advice="choose another data directory (a cluster keeps its ports)")
+            except InvalidConfig as error:
+                if not _is_in_use(broker.folder):
+                    raise
+                raise InvalidConfig(
+                    f"broker {broker.node_id} of the cluster in {broker.folder.parent} is running already, at"
+                    f" {broker.clients}: use it, or stop it first"
+                ) from error
         # The folder may have been moved or copied since.
         moved = {"log.dirs": str(broker.folder)}
         brokers.append(BrokerFiles(broker.node_id, broker.path, broker.address, {**broker.settings, **config, **moved}))
     return ClusterFiles(tuple(brokers), brokers[0].settings.get("cluster.id", ""))
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Return True if a broker holds the lock of this data directory."""
+    try:
+        with (folder / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it has none, or the file system has no locks
+        return False
+    return False
 
 
 def _lay_out(
@@ -450,7 +472,7 @@ def lay_out(
 def _write(broker: BrokerFiles) -> None:
     """Write the broker's file if it is not so already."""
     unknown = [name for name in broker.settings if name not in table(BrokerConfig) and override_of(name) is None]
-    lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {broker.path}"]
+    lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {shlex.quote(str(broker.path))}"]
     lines += [f"# {name} means nothing to minikafka" for name in unknown]
     lines += [join_key_value(name, value) for name, value in broker.settings.items()]
     # Values are escaped; the comments have the path, which may be in any script.

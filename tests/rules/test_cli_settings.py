@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
 from minikafka.hosting.cluster_files import NAME, Ports, new_cluster_id, prepare, read_properties, sweep
+from minikafka.world.os_disk import LOCK_NAME
 
 
 @pytest.fixture
@@ -252,6 +254,28 @@ def test_a_port_that_is_taken_is_told_by_its_number(tmp_path, ports):
         with pytest.raises(InvalidConfig, match=f"port {port} of 127.0.0.1 cannot be used"):
             prepare(tmp_path, ports, brokers=1, base_port=port, config={})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_runs_already_is_named_as_the_reason(tmp_path, ports):
+    """`minikafka up` in a second terminal: its own brokers have the ports."""
+    first = prepare(tmp_path, ports, brokers=1, config={})
+    ports.release()
+    address = first.brokers[0].address
+    lock = tmp_path / "broker-1" / LOCK_NAME
+    lock.touch()
+    with socket.create_server(address), lock.open("rb") as held:
+        with pytest.raises(InvalidConfig, match=f"port {address.port} of 127.0.0.1 cannot be used"):
+            prepare(tmp_path, ports, config={})
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InvalidConfig, match=f"broker 1 of the cluster in .* is running already, at {address}: "):
+            prepare(tmp_path, ports, config={})
+    assert prepare(tmp_path, ports, config={}).bootstrap == first.bootstrap
+
+
+def test_the_command_in_a_brokers_file_can_be_pasted(tmp_path, ports):
+    """A folder may have spaces in its name."""
+    (broker,) = prepare(tmp_path / "a disk", ports, brokers=1, config={}).brokers
+    assert broker.path.read_text().splitlines()[0].endswith(f": minikafka serve '{broker.path}'")
 
 
 def first_of_free_ports(count):
