@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -49,6 +49,18 @@ def _one_plan(seed: int | None, file: str | None, family: str) -> Plan:
     return FAMILIES[family](seed) if seed is not None else read_plan(Path(str(file)))
 
 
+class PlanFile(click.Path):
+    """A plan's file that exists. `sim show 7` takes a seed in its place; here a seed is an option."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).isdecimal() and not Path(value).exists():
+            self.fail(f"there is no file {value}; for the plan of a seed say --seed {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 family_option = click.option(
     "--family",
     type=click.Choice(tuple(FAMILIES)),
@@ -65,7 +77,7 @@ def main() -> None:
 
 
 @main.command("run")
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, type=PlanFile())
 @click.option("--seed", type=int, help="Run the plan of this seed.")
 @click.option("--seeds", type=int, help="Number of seeds to run.")
 @click.option("--start", type=int, default=0, show_default=True, help="First of the --seeds.")
@@ -111,7 +123,7 @@ def run_command(
 
 
 @main.command("shrink")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", required=False, type=PlanFile())
 @click.option("--seed", type=int, help="The plan of this seed, instead of FILE.")
 @family_option
 @click.option("--runs", type=int, default=300, show_default=True, help="Maximum number of runs.")
@@ -132,7 +144,7 @@ def shrink_command(file: str | None, seed: int | None, family: str, runs: int, o
 
 
 @main.command("show")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", required=False, type=PlanFile())
 @click.option("--seed", type=int)
 @family_option
 @click.option("--events", is_flag=True, help="Run it and print every event.")

@@ -266,3 +266,11 @@ def test_help_is_the_same_whoever_asks_a_command_first():
     """Click keeps a command's help option as its first caller had it, and two programs share these commands."""
     told = subprocess.run([sys.executable, "-c", ASKS_BOTH], capture_output=True, text=True, check=True)
     assert told.stdout == "0 0 True\n"
+
+
+@pytest.mark.parametrize("command", ["run", "shrink"])
+def test_a_number_in_place_of_a_plan_names_the_option_for_a_seed(command):
+    """`minikafka sim show 7` takes a seed there."""
+    done = CliRunner().invoke(root, ["sim", command, "7"])
+    assert done.exit_code == 2
+    assert done.output.endswith("there is no file 7; for the plan of a seed say --seed 7\n")
