@@ -231,9 +231,7 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
     elif overridden and output == "tsv":
         print_table(TOPIC_COLUMNS, map(_with_configs, found.topics), output)
     elif output == "tsv":
-        columns = {**PARTITION_COLUMNS, **MOVING_COLUMNS}
-        rows = [(topic.topic, *row) for topic in found.topics for row in rows_of(columns, topic.partitions)]
-        print_table(("Topic", *columns), rows, output)
+        _draw_partitions(found.topics, output)
     elif overridden and not found.topics:
         click.echo("No topic has settings of its own.")
     elif overridden:
@@ -245,9 +243,17 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
         print_lines(kafka_layout.topics_described(found.topics, found.configs))
     elif filtered and not found.topics:
         click.echo("No partition has that trouble.")
+    elif filtered:  # a topic's head would count these partitions alone
+        _draw_partitions(found.topics, output)
     else:
         for each in found.topics:
             _draw_topic(each)
+
+
+def _draw_partitions(topics: Sequence[DescribedTopic], output: str) -> None:
+    columns = {**PARTITION_COLUMNS, **MOVING_COLUMNS}
+    rows = [(topic.topic, *row) for topic in topics for row in rows_of(columns, topic.partitions)]
+    print_table(("Topic", *columns), rows, output)
 
 
 def _head(topic: DescribedTopic) -> str:

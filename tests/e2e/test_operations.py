@@ -500,6 +500,12 @@ def test_a_broker_that_is_away_is_what_the_doctor_and_the_others_tell_of(cluster
         at_minimum = told(cluster, "topics", "describe", "sick", "--at-min-isr-partitions", "-o", "kafka")
         assert len(at_minimum.splitlines()) == 3
         assert at_minimum.startswith("\tTopic: sick\tPartition: 0\tLeader: 1\tReplicas: 1,2,3\tIsr: 1,2\tElr: ")
+        # A topic's head would say that the topic has as many partitions as have the trouble.
+        names, *rows = (
+            line.split() for line in told(cluster, "topics", "describe", "--at-min-isr-partitions").splitlines()
+        )
+        assert names[:3] == ["Topic", "Partition", "Leader"]
+        assert [row[:2] for row in rows if row[0] == "sick"] == [["sick", "0"], ["sick", "1"], ["sick", "2"]]
         assert (
             told(cluster, "topics", "describe", "sick", "--under-min-isr-partitions")
             == "No partition has that trouble.\n"
