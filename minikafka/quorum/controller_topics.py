@@ -40,7 +40,7 @@ from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import INTERNAL_TOPICS, METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
-from minikafka.wire.kafka.codec import STRING_BYTES_MAX
+from minikafka.wire.limits import KAFKA_TEXT_BYTES_MAX
 
 _DOT_OR_UNDERSCORE = re.compile("[._]")
 
@@ -184,8 +184,10 @@ def check_setting_lengths(settings: Mapping[str, str]) -> None:
     """Raise InvalidConfig for a value that is too long for Kafka's protocol: DescribeConfigs could not show it."""
     for name, value in settings.items():
         size = len(value.encode())
-        if size > STRING_BYTES_MAX:
-            raise kafka.InvalidConfig(f"{name} has {size} bytes, {STRING_BYTES_MAX} at most: shorten it", setting=name)
+        if size > KAFKA_TEXT_BYTES_MAX:
+            raise kafka.InvalidConfig(
+                f"{name} has {size} bytes, {KAFKA_TEXT_BYTES_MAX} at most: shorten it", setting=name
+            )
 
 
 Charge: TypeAlias = Callable[[int], None]

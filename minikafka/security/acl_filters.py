@@ -16,7 +16,7 @@ from minikafka.wire.acls import (
     PatternType,
     ResourceType,
 )
-from minikafka.wire.kafka.codec import STRING_BYTES_MAX
+from minikafka.wire.limits import KAFKA_TEXT_BYTES_MAX
 
 _NUMBERS = (
     ("resource_type", ResourceType),
@@ -119,5 +119,7 @@ def check_new(acl: Acl) -> None:
         raise InvalidRequest("The host of an ACL must be an IP address or *.", member="host")
     for member in ("resource_name", "principal", "host"):
         size = len(getattr(acl, member).encode())
-        if size > STRING_BYTES_MAX:
-            raise InvalidRequest(f"{member} has {size} bytes, {STRING_BYTES_MAX} at most: shorten it.", member=member)
+        if size > KAFKA_TEXT_BYTES_MAX:
+            raise InvalidRequest(
+                f"{member} has {size} bytes, {KAFKA_TEXT_BYTES_MAX} at most: shorten it.", member=member
+            )

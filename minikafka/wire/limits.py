@@ -22,6 +22,8 @@ from minikafka.wire.apis import Api
 MAP_MEMBERS_MAX = 1_000
 """Members of one map; only the settings of a topic or a broker are a map of any length."""
 TEXT_BYTES_MAX = 65_535
+KAFKA_TEXT_BYTES_MAX = 32_767
+"""Of a text in Kafka's protocol: what is to be shown there has no longer one."""
 
 CONTAINERS_PER_LIST = 4
 """Lists and maps in one head, as a multiple of ``Api.list_max``: partitions come with lists of replicas."""

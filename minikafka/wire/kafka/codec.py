@@ -24,6 +24,7 @@ from typing import Any
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffers
 from minikafka.wire.kafka.schema import ApiSchema, Field, Side, api_named
+from minikafka.wire.limits import KAFKA_TEXT_BYTES_MAX
 
 Message = dict[str, Any]
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
@@ -33,7 +34,7 @@ ELEMENTS_MAX = 8_000
 """Elements of all arrays of one request: what is larger is refused before it is built. None of the steps that handle so
 many (decoding, the handler, encoding) takes 50 ms."""
 _RESPONSE_ELEMENTS_MAX = 1_000_000
-STRING_BYTES_MAX = 32_767
+STRING_BYTES_MAX = KAFKA_TEXT_BYTES_MAX
 """As in Kafka, also where the length has more bits."""
 
 JOINED_BYTES_MAX = 4096
