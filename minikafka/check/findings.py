@@ -60,6 +60,8 @@ class LostWrite(Finding, frozen=True, kw_only=True):
     """Replicas that have it all the same: then reading is at fault."""
     read_up_to: Offset
     """End of what was read of the partition; -1 if the acknowledgement had no offset."""
+    was_read: bool = False
+    """A consumer was given it at its place: it was committed, whatever its acks were."""
 
     def sentence(self) -> str:
         if self.held_by:

@@ -211,7 +211,16 @@ class Judge:
     def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
         self._lost_ops.add(record.op)
         offset = NO_OFFSET if record.offset is None else record.offset
-        self._report(findings.LostWrite(**_of(record), offset=offset, held_by=held_by, read_up_to=read_up_to))
+        reading = self._reads(record.place).first.get(offset)
+        self._report(
+            findings.LostWrite(
+                **_of(record),
+                offset=offset,
+                held_by=held_by,
+                read_up_to=read_up_to,
+                was_read=reading is not None and reading.value == record.value,
+            )
+        )
 
     def _unseen(self, record: SentRecord, offset: Offset, read_up_to: Offset) -> None:
         self._report(findings.Unseen(**_of(record), offset=offset, read_up_to=read_up_to))

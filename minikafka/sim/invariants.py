@@ -70,7 +70,11 @@ class HwWithinLog(OfPartition):
 
 
 ISR_CHANGES: Final = frozenset({"isr_expanded", "isr_shrunk", "isr_changed", "became_leader"})
-"""Events after which a leader has another ISR."""
+"""Events after which a leader has another ISR. Those of a controller on its broker name a ``leader_epoch``."""
+
+
+def _changes_isr(event: Event) -> bool:
+    return event.kind in ISR_CHANGES and "epoch" in event.facts
 
 
 class HwNeverBackInEpoch(OfPartition):
@@ -101,7 +105,8 @@ class EnoughInSync(OfPartition):
 
     def look(self, view: ReplicaView, report: Report) -> None:
         leader = view.leader
-        if leader is None or not view.kinds.isdisjoint(ISR_CHANGES):
+        last = next(event for event in reversed(view.events) if event.kind == "hw_advanced" or _changes_isr(event))
+        if leader is None or last.kind != "hw_advanced":
             return  # it was another ISR when the watermark moved
         least = min(view.partition.config.min_insync_replicas, len(leader.replicas) - len(leader.adding))
         if len(leader.isr) < least:

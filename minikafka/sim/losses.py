@@ -1,6 +1,7 @@
 """Which findings are what was asked for: loss under settings that allow it. They are named, and are no violations.
 
-- Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
+- Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them, nor
+  one that a consumer was given: that was committed. Only with a leader is a record lost that it has acknowledged.
   Of a doubled one the copy that was acknowledged may be the one that is lost, or deleted before anybody read it: the
   other one stands where none was acknowledged.
 - A topic with ``unclean.leader.election.enable`` may lose what was acknowledged before such an election, or while the
@@ -111,6 +112,7 @@ class Losses:
         doubled: Container[str] = (),
         time_of: Callable[[int], float] = lambda _: 0.0,
         deleted_below: Callable[[TopicPartition, float], Offset] = lambda _name, _by: 0,
+        has_changed_leader: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> None:
         self._unclean_elections = unclean_elections
         """Those that a partition has had, as its topic allows: epoch -> time."""
@@ -118,6 +120,8 @@ class Losses:
         """Where replicas began their logs behind what was deleted."""
         self._deleted_below = deleted_below
         """Where some replica's log began at a time."""
+        self._has_changed_leader = has_changed_leader
+        """Whether a partition has ever had a second leader epoch: until then its leader has lost nothing."""
         self._time_of = time_of
         """When a line of the history was written."""
         self._doubled = doubled
@@ -160,6 +164,10 @@ class Losses:
             return all(map(self._is_loose, finding.processes)) or (
                 finding.distance < 0 and self._is_of_a_deletion(name, _places_of(finding))
             )
+        if isinstance(finding, LostWrite) and finding.was_read:
+            return False
+        if isinstance(finding, LostWrite | Unseen) and not self._has_changed_leader(name):
+            return False
         value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
         return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
 

@@ -187,6 +187,7 @@ class Run:
             DoubledRecords(self.sim.network.doubled),
             lambda line: self._reported_at[line - 1],
             self.watch.deleted_below,
+            self.watch.has_changed_leader,
         )
         self._sends: dict[int, Send] = {}
         self._recorder = Recorder(self._record, self.sim.loop.time)

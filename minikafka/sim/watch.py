@@ -181,6 +181,10 @@ class Watch:
         """
         return max((start for time, start in self._deleted.get(str(name), ()) if time <= by), default=0)
 
+    def has_changed_leader(self, name: TopicPartition) -> bool:
+        """Return True if a partition has had another leader epoch than its first."""
+        return name in self._metadata.changed_leaders
+
     def unclean_elections(self, name: TopicPartition) -> Mapping[Epoch, float]:
         """In which epochs its leader was elected uncleanly, as its topic allows, and since when that was known."""
         return self._metadata.unclean.get(name, {}) if name.topic in self.may_be_unclean else {}

@@ -169,8 +169,11 @@ def test_a_record_that_no_replica_has_is_lost_without_any_reader() -> None:
 
 def test_a_record_that_was_read_and_then_vanished_is_lost() -> None:
     """What a consumer saw must stay (KAFKA-FACTS 10, rule 10)."""
-    story = Story().acknowledged("a", "b").read("a", "b").replica(1, "a").replica(2, "a")
-    assert story.kinds() == {"lost-write": 1}
+    for values, was_read in ((("a", "b"), True), (("a",), False)):
+        story = Story().acknowledged("a", "b").read(*values).replica(1, "a").replica(2, "a")
+        [finding] = story.verdict().findings
+        assert isinstance(finding, LostWrite)
+        assert finding.was_read is was_read
 
 
 ALL = Expectations(final_read_complete=True, replicas_complete=True)
@@ -655,7 +658,7 @@ def test_the_json_contract_and_the_text() -> None:
     assert told["findings"]["lost-write"]["count"] == 1
     assert told["findings"]["lost-write"]["examples"] == [
         {"topic": "t", "partition": 0, "offset": 1, "lines": [3, 4], "value": "b", "op": 2, "process": "p",
-         "held_by": [], "read_up_to": 3}
+         "held_by": [], "read_up_to": 3, "was_read": False}
     ]  # fmt: skip
     assert verdict.render().splitlines() == [
         "verdict: NOT OK, 2 findings",

@@ -217,7 +217,7 @@ PLANTED = (
     Planted(
         name="hw_below_min_isr",
         story="the last replica standing commits alone (KAFKA-15583)",
-        caught_by=LOSS,
+        caught_by=("committed_below_min_isr", *LOSS),
         patches=[(LeaderReplica, "min_isr", property(one_is_enough))],
         kinds=("isolate", "crash", "cut_both"),
         policy=PAGE_CACHE,

@@ -205,23 +205,27 @@ def test_a_leader_from_outside_isr_and_elr_is_elected_only_where_that_is_asked_f
 
 
 @pytest.mark.parametrize(
-    ("isr", "replicas", "adding", "kinds", "names"),
+    ("isr", "replicas", "adding", "after", "names"),
     [
         ((1, 2), (1, 2, 3), (), (), []),
         ((1,), (1, 2, 3), (), (), ["committed_below_min_isr"]),
         ((1,), (1,), (), (), []),
         ((1,), (1, 2, 3), (2, 3), (), []),
-        ((1,), (1, 2, 3), (), ("isr_shrunk",), []),
+        ((1,), (1, 2, 3), (), (event("isr_shrunk", epoch=1),), []),
+        ((1,), (1, 2, 3), (), (event("isr_shrunk", leader_epoch=1),), ["committed_below_min_isr"]),
     ],
 )
 def test_nothing_is_committed_while_the_isr_is_too_small(
-    isr: tuple[int, ...], replicas: tuple[int, ...], adding: tuple[int, ...], kinds: tuple[str, ...], names: list[str]
+    isr: tuple[int, ...], replicas: tuple[int, ...], adding: tuple[int, ...], after: tuple[Event, ...], names: list[str]
 ) -> None:
-    """KAFKA-15583: replicas that a move still adds are not counted (KIP-455)."""
+    """KAFKA-15583: by the ISR that the leader had when its watermark moved, before a change or after one; replicas that
+    a move still adds are not counted (KIP-455).
+    """
     leader = SimpleNamespace(isr=isr, replicas=replicas, adding=adding)
     partition = SimpleNamespace(config=SimpleNamespace(min_insync_replicas=2))
-    view = SimpleNamespace(leader=leader, partition=partition, kinds={"hw_advanced", *kinds}, life="n1#1")
+    events = [event("isr_shrunk", epoch=1), event("hw_advanced", epoch=1), *after]
     told = Told()
+    view = SimpleNamespace(leader=leader, partition=partition, events=events, life="n1#1")
     EnoughInSync().look(cast("ReplicaView", view), told)
     assert told.names == names
 

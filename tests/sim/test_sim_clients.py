@@ -249,7 +249,10 @@ def test_which_findings_are_allowed() -> None:
     losses = Losses(Plan(seed=0, clients=LOOSELY), never)
     lost = {"held_by": (), "read_up_to": 9}
     assert losses.allows(finding(LostWrite, "loose.1", **lost))
+    assert not losses.allows(finding(LostWrite, "loose.1", **lost, was_read=True)), "it was committed"
     assert losses.allows(finding(Unseen, "loose~2.1", read_up_to=1))
+    with_one_leader = Losses(Plan(seed=0, clients=LOOSELY), never, has_changed_leader=lambda _: False)
+    assert not with_one_leader.allows(finding(LostWrite, "loose.1", **lost)), "its leader has never changed"
     assert not losses.allows(finding(LostWrite, "p1.1", **lost))
     place = {"topic": "orders", "partition": 0, "offset": 3}
     told = ("loose.1", "the answer to loose")
