@@ -147,7 +147,7 @@ class MetadataHolds:
         self.unclean: dict[TopicPartition, dict[Epoch, float]] = {}
         """Partitions that have had a leader from outside ISR and ELR (KIP-704): in which epochs, and since when."""
         self.changed_leaders: set[TopicPartition] = set()
-        """Partitions with a leader epoch that was not their first."""
+        """Partitions with a leader epoch that was not their first, and those that were deleted."""
         self.elected_by_hand: set[TopicPartition] = set()
         """Partitions for which an operator has requested an election."""
         self._newest = MetadataImage()
@@ -166,10 +166,10 @@ class MetadataHolds:
         self._look_for_replicas_of_the_gone(image, report)
         changed = list(changes(self._newest, image))
         for name, before, after in changed:
+            if after is None or after.leader_epoch > 0:
+                self.changed_leaders.add(name)
             if after is None:
                 continue
-            if after.leader_epoch > 0:
-                self.changed_leaders.add(name)
             if _is_elected_uncleanly(before, after):
                 self.unclean.setdefault(name, {}).setdefault(after.leader_epoch, time)
             joined = set(after.isr) - set(before.isr if before is not None else after.isr)

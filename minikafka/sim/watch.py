@@ -182,7 +182,7 @@ class Watch:
         return max((start for time, start in self._deleted.get(str(name), ()) if time <= by), default=0)
 
     def has_changed_leader(self, name: TopicPartition) -> bool:
-        """Return True if a partition has had another leader epoch than its first."""
+        """Return True if a partition has had another leader epoch than its first, or was deleted."""
         return name in self._metadata.changed_leaders
 
     def unclean_elections(self, name: TopicPartition) -> Mapping[Epoch, float]:

@@ -179,6 +179,22 @@ def test_neither_epoch_of_a_partition_falls() -> None:
         assert told_of(before, replace(before, **change)) == ["epochs_never_fall"]
 
 
+def test_partitions_whose_leader_has_ever_changed_are_known() -> None:
+    """S24: with acks=1 a record is lost only with a leader, or with its topic."""
+    holds = MetadataHolds()
+    for offset, (state, names) in enumerate(
+        ((standing(1, (1,), 0), set()), (standing(1, (1, 2), 0), set()), (standing(2, (2,), 1), {ORDERS})), 1
+    ):
+        topic = TopicImage(name="orders", topic_id="T", partitions=(replace(state, partition_epoch=offset),))
+        holds.look(MetadataImage(offset=offset, topics={"orders": topic}), Told())
+        assert holds.changed_leaders == names
+    other = MetadataHolds()
+    topic = TopicImage(name="orders", topic_id="T", partitions=(standing(1, (1,), 0),))
+    other.look(MetadataImage(offset=1, topics={"orders": topic}), Told())
+    other.look(MetadataImage(offset=2), Told())
+    assert other.changed_leaders == {ORDERS}
+
+
 def test_eligible_leader_replicas_were_in_sync_and_are_not() -> None:
     """KIP-966: one becomes eligible only as it leaves the ISR, and whatever is in the ISR is not eligible beside that."""
     before = standing(1, (1, 2), 3)
