@@ -77,7 +77,7 @@ def command(
             preferred_port=KAFKA_PORT if base_port is None else 0,
             config=settings,
         )
-        report = TextReport(cluster, data_dir) if on_terminal else JsonReport(cluster, data_dir)
+        report = TextReport(cluster, data_dir) if on_terminal else JsonReport(cluster)
         await _up(cluster, report, signals, opens=opens)
 
     run_until_asked(work)
@@ -86,9 +86,8 @@ def command(
 class JsonReport:
     """One JSON object a line (a contract: docs/cli.md)."""
 
-    def __init__(self, cluster: ProcessCluster, data_dir: Path) -> None:
+    def __init__(self, cluster: ProcessCluster) -> None:
         self._cluster = cluster
-        self._data_dir = data_dir
 
     def starting(self) -> None:
         if self._cluster.files.notice:
@@ -103,7 +102,6 @@ class JsonReport:
         print_json({"ready": True, "bootstrap": servers, "bootstrap_servers": servers})
 
     def died(self, broker: BrokerProcess) -> None:
-        file = self._data_dir / f"broker-{broker.node_id}" / "broker.properties"
         print_json(
             {
                 "broker": broker.node_id,
@@ -111,7 +109,7 @@ class JsonReport:
                 "pid": broker.pid,
                 "returncode": broker.returncode,
                 "why": broker.obituary(),
-                "restart": shlex.join(["minikafka", "serve", str(file)]),
+                "restart": shlex.join(["minikafka", "serve", str(broker.files.path)]),
             }
         )
 

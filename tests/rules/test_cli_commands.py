@@ -69,6 +69,7 @@ from minikafka.errors import (
     TopicAlreadyExists,
     Unreachable,
 )
+from minikafka.hosting.cluster_files import Ports, prepare
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import (
     DescribedPartition,
@@ -772,12 +773,18 @@ def test_help_of_a_command_that_cannot_log_in_offers_no_login():
     assert "--token-file" not in text
 
 
-def test_command_that_restarts_a_broker_can_be_pasted(capsys: pytest.CaptureFixture[str]):
-    """A data directory may have blanks in its name."""
-    broker = SimpleNamespace(node_id=2, pid=7, returncode=-9, obituary=lambda: "")
-    up.JsonReport(None, Path("my data")).died(broker)  # type: ignore[arg-type]
+def test_command_that_restarts_a_broker_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A data directory may have blanks in its name. The other terminal is in another folder: the path is absolute."""
+    monkeypatch.chdir(tmp_path)
+    ports = Ports()
+    (files,) = prepare(Path("my data"), ports, brokers=1, config={}).brokers
+    ports.release()
+    broker = SimpleNamespace(node_id=1, pid=7, returncode=-9, obituary=lambda: "", files=files)
+    up.JsonReport(None).died(broker)  # type: ignore[arg-type]
     command = json.loads(capsys.readouterr().out)["restart"]
-    assert shlex.split(command) == ["minikafka", "serve", "my data/broker-2/broker.properties"]
+    assert shlex.split(command) == ["minikafka", "serve", str(tmp_path / "my data/broker-1/broker.properties")]
 
 
 def test_output_that_was_closed_at_the_start_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
