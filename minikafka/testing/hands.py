@@ -13,15 +13,16 @@ without a loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from minikafka.errors import InvalidRequest, RequestTimedOut, nearest
+from minikafka.errors import InvalidRequest, RequestTimedOut, did_you_mean
+from minikafka.events import CATALOGUE
 from minikafka.faults import MessageKind
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world import states
-from minikafka.world.events import EventRing, Line, Wanted
+from minikafka.world.events import Line, Wanted
 from minikafka.world.faults import COUNT_MAX, REORDER_MS, Fault, FaultSpec, Held, Link, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.states import ANY, SomeNode, State, Wish
@@ -346,7 +347,7 @@ class ClusterEvents:
 
     def all(self, *kinds: str, partition: str = "", node: NodeId | None = None, since: int = 0) -> list[Line]:
         """The events of these kinds (none: every kind), as journal entries with their number as ``seq``."""
-        wanted = Wanted(kinds, partition, "" if node is None else str(node))
+        wanted = _wanted(kinds, partition, node)
         return [row.line() for row in self._stage.instruments.ring.rows(since, wanted=wanted)]
 
     def __iter__(self) -> Iterator[Line]:
@@ -363,7 +364,7 @@ class ClusterEvents:
     ) -> Line:
         """The first event of these kinds with these facts; RequestTimedOut tells which were seen instead."""
         ring = self._stage.instruments.ring
-        wanted = Wanted(kinds, partition, "" if node is None else str(node))
+        wanted = _wanted(kinds, partition, node)
 
         async def event() -> Line:
             start, seen = since, 0
@@ -381,7 +382,7 @@ class ClusterEvents:
                     which = f"{' or '.join(kinds) or 'event'} with {facts}" if facts else " or ".join(kinds) or "event"
                     raise RequestTimedOut(
                         f"after {timeout_s:g} s no {which} {f'of {partition} ' if partition else ''}happened"
-                        + (f", only {seen} with other facts" if seen else _but_similar(kinds, ring)),
+                        + (f", only {seen} with other facts" if seen else ""),
                         seen=seen,
                     )
 
@@ -392,8 +393,11 @@ class ClusterEvents:
         return self._stage.instruments.ring.write(Path(path), since)
 
 
-def _but_similar(kinds: Sequence[str], ring: EventRing) -> str:
-    """Return the end of an error about events that did not happen: those with similar names that did."""
-    happened = {row.kind for row in ring.rows()}
-    similar = sorted({near for kind in kinds if kind not in happened for near in nearest(kind, happened)})
-    return f", but {' and '.join(similar)} did" if similar else ""
+def _wanted(kinds: tuple[str, ...], partition: str, node: NodeId | None) -> Wanted:
+    """InvalidRequest for a misspelled kind: that none of it happened would be true of every test."""
+    for kind in kinds:
+        if kind not in CATALOGUE:
+            raise InvalidRequest(
+                f"there is no event {kind!r}{did_you_mean(kind, CATALOGUE, quoted=True)}", field="kind"
+            )
+    return Wanted(kinds, partition, "" if node is None else str(node))
