@@ -438,6 +438,7 @@ class _Loader:
             for path in segment.paths:
                 self._remove(path)
         del self.segments[:count]
+        self.last_batch = None
 
     def _check_missing(self, restarts: list[Offset]) -> None:
         """Beyond all that was synced or given up, the first segment shows that the names of earlier ones were lost."""
@@ -533,8 +534,11 @@ class _Loader:
         """
         if self.clean or self.is_foreign:
             return False
-        first = self._first_batch(segment)
-        return first is not None and 0 <= first.leader_epoch < self.epochs.epoch_at(segment.base_offset - 1)
+        first, epoch = self._first_batch(segment), self.epochs.epoch_at(segment.base_offset - 1)
+        if self.last_batch is not None:
+            # The checkpoint may be older than the cut, too. It is not believed before the last segment that is.
+            epoch = max(epoch, self.last_batch.leader_epoch)
+        return first is not None and 0 <= first.leader_epoch < epoch
 
     def _distrust(self, number: int) -> None:
         """Walk a segment that was believed for the recovery point. What comes after it was no part of this log, so the

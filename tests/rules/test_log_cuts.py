@@ -64,6 +64,30 @@ def test_the_checkpoint_of_epochs_may_be_lost_with_the_cut(checkpoint: bytes):
     assert (values(log), log.epochs.entries) == ([*"abcxy"], [(1, 0), (2, 3)])
 
 
+@pytest.mark.parametrize("recovery_point", [3, 5, 8, 10, 12, 15])
+@pytest.mark.parametrize("back", [(5,), (10,), (5, 10)], ids=str)
+@pytest.mark.parametrize("checkpoint", [b"", b"0\n1\n1 0\n"], ids=["torn", "old"])
+def test_several_segments_come_back_with_the_checkpoint_of_epochs(
+    checkpoint: bytes, back: tuple[int, ...], recovery_point: int
+):
+    """The recovery point of the log that was cut vouches for them, and the old checkpoint for their epochs: the batch
+    before them has a later one. They stood behind it, or the whole log was set aside (seed 950160657).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk)
+    fill(log, *"abcdefghijklmno", epoch=1)
+    assert bases(log) == [0, 5, 10]
+    run(log.sync())
+    stale = {path(base): disk.inodes[path(base)] for base in back}
+    log.truncate_to(3)
+    log.assign_epoch(2, 3)
+    fill(log, "x", "y", epoch=2)
+    disk.inodes |= stale
+    disk.replace_file(EPOCHS, checkpoint)
+    log = open_log(disk, recovery_point=recovery_point)
+    assert (values(log), log.epochs.entries) == ([*"abcxy"], [(1, 0), (2, 3)])
+
+
 def test_what_was_written_after_the_cut_is_walked_though_the_recovery_point_lies_behind_it():
     """The point is of the log that was cut, and the segment before the one that came back was believed for it."""
     disk, _ = come_back()
