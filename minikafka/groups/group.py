@@ -89,8 +89,8 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    static: dict[str, str] = field(default_factory=dict)
-    """Instance id to member id."""
+    static: dict[str | None, str] = field(default_factory=dict)
+    """Instance id to member id. None, of requests that name no instance id, is none of them; "" may be one."""
     pending: dict[str, float] = field(default_factory=dict)
     """Member ids that were given out and not yet joined with, and when they end."""
     reads: frozenset[str] | None = None

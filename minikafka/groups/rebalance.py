@@ -60,7 +60,7 @@ class Rebalance:
                 f"group {group.group_id} is of type {group.protocol_type!r} and its members share none of "
                 f"{[each.name for each in request.protocols]}: offer {' or '.join(group.common()) or 'what they speak'}"
             )
-        own = request.member_id or group.static.get(request.group_instance_id or "")
+        own = request.member_id or group.static.get(request.group_instance_id)
         check_subscriptions(request, (each.protocols for each in group.members.values() if each.member_id != own))
         if not request.member_id:
             self._join_newcomer(group, ticket, request, step)
@@ -93,8 +93,7 @@ class Rebalance:
             error = kafka.MemberIdRequired("join again with this member id")
             step.answer(ticket, failed_join(error, member_id=new_id))
             return
-        instance_id = request.group_instance_id
-        old_id = group.static.get(instance_id) if instance_id is not None else None
+        old_id = group.static.get(request.group_instance_id)
         if old_id is None:
             self._add(group, new_id, ticket, request, step)
         else:
@@ -364,7 +363,7 @@ class Rebalance:
         if leaving.group_instance_id is None and group.pending.pop(leaving.member_id, None) is not None:
             return left
         try:
-            member_id = leaving.member_id or group.static.get(leaving.group_instance_id or "", "")
+            member_id = leaving.member_id or group.static.get(leaving.group_instance_id, "")
             member = self.member_of(group, member_id, leaving.group_instance_id)
         except kafka.ProtocolError as error:
             return structs.replace(left, error_code=error.code, error_message=error.message)

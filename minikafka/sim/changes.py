@@ -432,3 +432,15 @@ class Changes:
         tenant, _, limit = target.partition(":")
         await admin.alter_client_quotas({(("user", tenant),): {PRODUCE: float(limit)}}, wait=False)
         world.events("tenant_quota_set", tenant=tenant, limit=int(limit))
+
+
+RETENTION: Final = "retention."
+"""How the names of a topic's settings begin that delete records by themselves."""
+
+
+def expiring_topics(plan: Plan) -> frozenset[str]:
+    """Topics that have a retention of their own, from the start or by a change at run time."""
+    changes = [fault.target.partition(":") for fault in plan.faults if fault.kind == ALTER_TOPIC]
+    given = {topic.name for topic in plan.topics if any(name.startswith(RETENTION) for name in topic.configs)}
+    altered = {topic for topic, _, settings in changes if any(s.startswith(RETENTION) for s in settings.split(";"))}
+    return frozenset(given | altered)

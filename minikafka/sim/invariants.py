@@ -14,17 +14,20 @@ count is suspicious.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Any, Final, NamedTuple
 
 from minikafka.errors import ProtocolError
 from minikafka.sim.log_invariants import Batch, KeyBook, lost_sequences, records_of, rows_of, stored_batches
+from minikafka.sim.metadata_invariants import ROLE_EVENTS
 from minikafka.sim.replica_view import Key, OfPartition, ReplicaView, Report, number_of
 from minikafka.sim.verdicts import Message, Verdict
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.codec import decode_request, decode_response, find_api
+from minikafka.wire.messages import ALL_COMMITTED
 
 
 class Exposed(NamedTuple):
@@ -324,6 +327,55 @@ def still_owed(exposed: Iterable[Exposed], held: Iterable[Batch]) -> list[Expose
     return [
         each for each in exposed if not each.batch.is_tombstone and newest[each.batch.key] == each.batch.base_offset
     ]
+
+
+DELETE_RECORDS: Final = find_api("DeleteRecords")
+START_RAISED: Final = "log_start_raised"
+
+
+class DeletionsHaveReasons(OfPartition):
+    """A log start rises only for a reason: each check believes log starts, and demands nothing below them.
+
+    A leader raises its log start only up to where a DeleteRecords request said, or where the topic has a retention. All
+    other replicas begin their logs where a leader began before: those that follow, and those that were started again.
+    Requests count when they are sent, for any copy of one may arrive.
+    """
+
+    name = "deleted_without_reason"
+    looks_after = ROLE_EVENTS | {START_RAISED, "log_restarted"}
+
+    def __init__(self) -> None:
+        self.may_expire: Container[str] | None = None
+        """Topics with a retention; None: it is not known which have one."""
+        self._requested: dict[TopicPartition, float] = {}
+        self._highest: dict[Key, Offset] = {}
+        """Of all leaders' log starts."""
+
+    def observe(self, message: Message, _verdict: Verdict) -> None:
+        """``message`` was sent."""
+        if message.api != DELETE_RECORDS.name or message.kind != "request":
+            return
+        for each in decode_request(DELETE_RECORDS, message.body).partitions:
+            name = TopicPartition(each.topic, each.partition)
+            end = math.inf if each.offset == ALL_COMMITTED else each.offset
+            self._requested[name] = max(end, self._requested.get(name, 0))
+
+    def look(self, view: ReplicaView, report: Report) -> None:
+        start, highest = view.partition.log.start_offset, self._highest.get(view.key, 0)
+        if start <= highest or view.is_hearsay:
+            return
+        leads = view.leader is not None or not view.kinds.isdisjoint(ROLE_EVENTS)
+        if START_RAISED in view.kinds and leads and self._may_begin(view.name, start):
+            self._highest[view.key] = start
+            return
+        report(
+            self.name,
+            f"{view.life} {view.partition!r} begins at {start}; leaders began at {highest}, "
+            f"requested was up to {self._requested.get(view.name, 0)}",
+        )
+
+    def _may_begin(self, name: TopicPartition, start: Offset) -> bool:
+        return self.may_expire is None or name.topic in self.may_expire or start <= self._requested.get(name, 0)
 
 
 class GoneWhenCopied(OfPartition):

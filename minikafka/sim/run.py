@@ -29,9 +29,9 @@ from minikafka.invariant import InvariantViolation
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
+from minikafka.sim.changes import expiring_topics
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.consumer_watch import ConsumerWatch
-from minikafka.sim.deletions import expiring_topics
 from minikafka.sim.departures import DEPARTURES, Departures
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS

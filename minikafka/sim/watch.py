@@ -16,11 +16,11 @@ from minikafka.broker.broker import Broker
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.deletions import DeletionsHaveReasons
 from minikafka.sim.invariants import (
     CommittedEnds,
     CommittedPrefixEqual,
     CompactionKeepsLatest,
+    DeletionsHaveReasons,
     EnoughInSync,
     EpochsNeverFall,
     FetchIsDurable,
@@ -190,7 +190,7 @@ class Watch:
         return self._metadata.unclean.get(name, {}) if name.topic in self.may_be_unclean else {}
 
     def _report_of(self, view: ReplicaView) -> Report:
-        """After an unclean election its leader, those after it, and whoever has copied from them are held to what was
+        """After an unclean election its leader, those after it, and all that have copied from them are held to what was
         not given up by it.
 
         Others still have, or follow with, a log that is to be cut; what that takes away is the history's to name.

@@ -133,6 +133,18 @@ def test_refusals_of_members_say_what_to_do():
         desk.heartbeat(old, 1, instance="i")
 
 
+def test_a_request_that_names_no_member_removes_none():
+    """Without a member id and an instance id; the instance id of a member may be empty."""
+    desk = Desk()
+    ticket = desk.join(instance="")
+    desk.pass_time(0)
+    member_id = desk.answers[ticket].member_id
+    (left,) = desk.leave("").members
+    assert (left.error_code, desk.heartbeat(member_id, 1, instance="").error_code) == (UnknownMemberId.code, 0)
+    (left,) = desk.leave("", instance="").members
+    assert left.error_code == 0
+
+
 def test_member_ids_that_nobody_joins_with_are_bounded():
     """KIP-394's first answer costs memory until the session ends: beyond the bound it is refused, for a while."""
     desk = Desk()

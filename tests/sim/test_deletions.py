@@ -11,7 +11,8 @@ import pytest
 from minikafka.broker.api import fetch
 from minikafka.log.producer_state import ProducerState
 from minikafka.replication.leader import LeaderReplica
-from minikafka.sim.deletions import DeletionsHaveReasons, expiring_topics
+from minikafka.sim.changes import expiring_topics
+from minikafka.sim.invariants import DeletionsHaveReasons
 from minikafka.sim.network import DELIVERED
 from minikafka.sim.plan import Plan, PlannedTopic, fault_at
 from minikafka.sim.replica_view import ReplicaView
