@@ -195,7 +195,7 @@ def look_at_loaded(
                 report(NO_DEADLINE, f"{name}: nothing wakes the coordinator when {member.member_id} expires")
 
 
-_Facts = tuple[int, str | None, str | None, dict[str, str | None], dict[str, str], dict[str, bytes]]
+_Facts = tuple[int, str | None, str | None, dict[str, str | None], dict[str | None, str], dict[str, bytes]]
 
 
 def _recorded(value: GroupValue | None) -> _Facts:
