@@ -280,7 +280,7 @@ async def test_a_second_signal_to_up_makes_brokers_leave_at_once(tmp_path: Path)
             asyncio.get_running_loop().call_later(0.1, signals.ask)
 
     async with asyncio.timeout(STOP_TIMEOUT_S - 5):
-        await _up(cluster, Impatient(cluster, tmp_path), signals, opens=False)
+        await _up(cluster, Impatient(cluster), signals, opens=False)
     assert cluster.brokers[1].returncode == 0
 
 
@@ -294,7 +294,7 @@ async def test_up_ends_with_its_last_broker_also_when_nobody_reads_the_report(tm
 
     async with asyncio.timeout(20) as limit:
         with pytest.raises(BrokenPipeError):
-            await _up(cluster, Unread(cluster, tmp_path), Signals(), opens=False)
+            await _up(cluster, Unread(cluster), Signals(), opens=False)
     assert not limit.expired()
 
 
