@@ -118,6 +118,20 @@ def test_a_pause_shows_what_the_api_says_and_steps_go_back(page: Page, cluster: 
     expect(end_of(page, 1)).to_have_text("4")
 
 
+def test_a_pause_is_not_earlier_than_what_is_shown(page: Page, cluster: LocalCluster):
+    """PAGE 9.13: the page knows the broker's clock too early, as after a hello that came late: the pause shows the present."""
+    path = create(cluster, "late")
+    page.goto(f"{url_of(cluster)}/#/t/late/0")
+    expect(end_of(page, 1)).to_have_text("0")
+    page.evaluate("() => { const now = Date.now; Date.now = () => now() - 30000; }")
+    produce(cluster, path, {"value": "shown"})
+    expect(end_of(page, 1)).to_have_text("1")
+    page.locator("main").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#time")).to_contain_text("states since")
+    expect(end_of(page, 1)).to_have_text("1")
+
+
 def test_a_pause_reads_a_history_of_many_responses_to_its_end(page: Page, cluster: LocalCluster):
     """PAGE 9.13: the state shown is of the chosen time, however many responses the history needs up to then."""
     path = create(cluster, "busy")

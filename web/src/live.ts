@@ -151,7 +151,11 @@ function watch(scope: string): void {
   });
   on("heartbeat", () => {});
   on("snapshot", (next: object) => show(next));
-  on("frame", ({ at_ms, changes }: { at_ms?: number; changes: Change[] }) => { if (state) show(apply(state, changes), at_ms); });
+  on("frame", ({ at_ms, changes }: { at_ms?: number; changes: Change[] }) => {
+    // The hello may have come late: a pause must not be earlier than what is shown.
+    if (at_ms) ahead = Math.max(ahead, at_ms - Date.now());
+    if (state) show(apply(state, changes), at_ms);
+  });
   opened.onerror = () => {
     if (opened !== source) return;
     lose();
