@@ -138,18 +138,49 @@ Change: TypeAlias = tuple[TopicPartition, PartitionImage | None, PartitionImage 
 """A partition, and its state before and after; None: it does not exist."""
 
 
+class Replayed:
+    """The whole metadata log, replayed batch by batch on commit: what every image must equal."""
+
+    def __init__(self) -> None:
+        self.end: Offset = 0
+        """All below it is replayed."""
+        self._offsets: list[Offset] = [0]
+        self._images: list[MetadataImage] = [MetadataImage()]
+
+    def add(self, batch: RecordBatch) -> None:
+        """``batch`` is committed; batches that are known already, and those behind a gap, change nothing."""
+        if batch.base_offset != self.end:
+            return
+        self.end = batch.next_offset
+        if not batch.is_control:
+            records = [decode(record.value or b"") for record in decode_batch(batch)]
+            end = batch.base_offset + len(records)
+            self._images.append(self._images[-1].replay_all(records, end, batch.leader_epoch))
+            self._offsets.append(end)
+
+    def at(self, offset: Offset) -> MetadataImage | None:
+        """The image at ``offset``; None if that is not replayed yet."""
+        return self._images[bisect_right(self._offsets, offset) - 1] if offset <= self.end else None
+
+    def between(self, old: Offset, image: MetadataImage) -> list[MetadataImage]:
+        """The images after the one at ``old``, one for each batch, up to ``image``, which may not be replayed yet."""
+        found = self._images[bisect_right(self._offsets, old) : bisect_right(self._offsets, image.offset)]
+        return found if found and found[-1].offset == image.offset else [*found, image]
+
+
 class MetadataHolds:
     """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall. A broker
     that is unregistered has no replica.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replayed: Replayed | None = None) -> None:
         self.unclean: dict[TopicPartition, dict[Epoch, float]] = {}
         """Partitions that have had a leader from outside ISR and ELR (KIP-704): in which epochs, and since when."""
         self.changed_leaders: set[TopicPartition] = set()
         """Partitions with a leader epoch that was not their first, and those that were deleted."""
         self.elected_by_hand: set[TopicPartition] = set()
         """Partitions for which an operator has requested an election."""
+        self._replayed = replayed or Replayed()
         self._newest = MetadataImage()
 
     def observe(self, message: Message, _verdict: Verdict) -> None:
@@ -159,10 +190,16 @@ class MetadataHolds:
             for each in request.partitions or () if request.election_type == "unclean" else ():
                 self.elected_by_hand.add(TopicPartition(each.topic, each.partition))
 
-    def look(self, image: MetadataImage, report: Report, time: float = 0.0) -> list[Change]:
-        """``image`` was applied somewhere; the partitions that have changed, if it is newer than any before."""
+    def look(self, image: MetadataImage, report: Report, time: float = 0.0) -> list[tuple[MetadataImage, list[Change]]]:
+        """``image`` was applied somewhere. Return each committed image since the newest one before, with the partitions
+        that its batch has changed: several changes at once may look like an unclean election, or hide one.
+        """
         if image.offset <= self._newest.offset:
             return []
+        images = self._replayed.between(self._newest.offset, image)
+        return [(each, self._look_at(each, report, time)) for each in images]
+
+    def _look_at(self, image: MetadataImage, report: Report, time: float) -> list[Change]:
         self._look_for_replicas_of_the_gone(image, report)
         changed = list(changes(self._newest, image))
         for name, before, after in changed:
@@ -209,7 +246,7 @@ class MetadataHolds:
     ) -> None:
         """From outside ISR and ELR only the last known leader is elected, unless the topic or an operator asks for it.
 
-        Where several changes came at once nothing is known of those between.
+        Where several changes came in one batch nothing is known of those between.
         """
         if before is None or after.partition_epoch != before.partition_epoch + 1 or after.leader == before.leader:
             return
@@ -232,31 +269,6 @@ def _is_elected_uncleanly(before: PartitionImage | None, after: PartitionImage) 
     if after.recovered:
         return False
     return before is None or before.recovered or after.leader not in {NO_NODE, *before.isr, *before.elr}
-
-
-class Replayed:
-    """The whole metadata log, replayed batch by batch on commit: what every image must equal."""
-
-    def __init__(self) -> None:
-        self.end: Offset = 0
-        """All below it is replayed."""
-        self._offsets: list[Offset] = [0]
-        self._images: list[MetadataImage] = [MetadataImage()]
-
-    def add(self, batch: RecordBatch) -> None:
-        """``batch`` is committed; batches that are known already, and those behind a gap, change nothing."""
-        if batch.base_offset != self.end:
-            return
-        self.end = batch.next_offset
-        if not batch.is_control:
-            records = [decode(record.value or b"") for record in decode_batch(batch)]
-            end = batch.base_offset + len(records)
-            self._images.append(self._images[-1].replay_all(records, end, batch.leader_epoch))
-            self._offsets.append(end)
-
-    def at(self, offset: Offset) -> MetadataImage | None:
-        """The image at ``offset``; None if that is not replayed yet."""
-        return self._images[bisect_right(self._offsets, offset) - 1] if offset <= self.end else None
 
 
 class AppliedEqual:

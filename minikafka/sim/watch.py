@@ -104,8 +104,8 @@ class Watch:
             StableOffset(lambda: self.were_rotten),
         ]
         self.committed = committed
-        self._metadata = MetadataHolds()
         replayed = Replayed()
+        self._metadata = MetadataHolds(replayed)
         self._applied = AppliedEqual(replayed)
         self._quorum = QuorumHolds(replayed)
         self._sent = SentMessages([node_name(node) for node in cluster.nodes], cluster.sim.loop.time, self.report)
@@ -210,15 +210,6 @@ class Watch:
             return
         events, self._new = self._new, []
         brokers = self.cluster.present()
-        newest: MetadataImage | None = None
-        for node, broker in brokers.items():
-            image = broker.image
-            if image is not self._applied.seen.get(node):
-                changed = self._metadata.look(image, self.report, self.cluster.sim.loop.time())
-                self._isr.on_committed(changed, image, brokers, self.were_rotten, self.report)
-                self._applied.look(node, image, self.report)
-            if newest is None or image.offset > newest.offset:
-                newest = image
         of_replicas: dict[Partition, list[Event]] = {}
         for event in events:
             node = self._nodes[event.node]
@@ -231,6 +222,15 @@ class Watch:
             if partition is None or partition.failed or (node, partition.partition) in self.rotten:
                 continue
             of_replicas.setdefault(partition, []).append(event)
+        newest: MetadataImage | None = None
+        for node, broker in brokers.items():
+            image = broker.image
+            if image is not self._applied.seen.get(node):
+                for step, changed in self._metadata.look(image, self.report, self.cluster.sim.loop.time()):
+                    self._isr.on_committed(changed, step, brokers, self.were_rotten, self.report)
+                self._applied.look(node, image, self.report)
+            if newest is None or image.offset > newest.offset:
+                newest = image
         for partition, of_one in of_replicas.items():
             view = ReplicaView(brokers, newest, partition, of_one)
             view.is_hearsay = partition.partition in self.were_rotten

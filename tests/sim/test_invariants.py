@@ -13,8 +13,9 @@ from minikafka.broker.broker import Broker
 from minikafka.log.epochs import EpochCache
 from minikafka.log.producer_state import ProducerState
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.records import PartitionChange, PartitionRecord, RegisterBroker, TopicRecord
 from minikafka.sim.invariants import EnoughInSync, OneLeaderPerEpoch
-from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds, Replayed
 from minikafka.sim.network import DELIVERED
 from minikafka.sim.replica_view import ReplicaView
 from minikafka.sim.run import run
@@ -25,6 +26,7 @@ from minikafka.sim.world import Event
 from minikafka.wire.codec import encode_request
 from minikafka.wire.messages import ElectLeadersRequest, PartitionName
 from tests.sim.cluster_kit import ORDERS, Client, simulated_orders
+from tests.sim.test_message_invariants import batch_at
 
 
 class Told:
@@ -135,6 +137,31 @@ def test_an_unclean_election_is_counted_once_however_often_its_leader_dies_befor
         topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
         holds.look(MetadataImage(offset=offset, topics={"orders": topic}), Told(), float(offset))
     assert holds.unclean == {ORDERS: {1: 2.0, 5: 7.0, 6: 8.0}}
+
+
+def applied_at_once(*changes: dict[str, Any]) -> tuple[MetadataHolds, list[str]]:
+    """What is seen, and reported, when a broker applies all these changes of a partition of broker 1 in one step."""
+    replayed, told = Replayed(), Told()
+    holds = MetadataHolds(replayed)
+    create = PartitionRecord(topic_id="T", partition=0, replicas=(1, 2, 3), isr=(1,), leader=1)
+    register = RegisterBroker(broker_id=3, broker_epoch=0, incarnation_id="i", host="n3", port=1, fenced=False)
+    replayed.add(batch_at(0, register, TopicRecord(name="orders", topic_id="T"), create))
+    holds.look(cast("MetadataImage", replayed.at(replayed.end)), told)
+    for each in changes:
+        replayed.add(batch_at(replayed.end, PartitionChange(topic_id="T", partition=0, **each)))
+    holds.look(cast("MetadataImage", replayed.at(replayed.end)), told)
+    return holds, told.names
+
+
+def test_changes_that_a_broker_applies_at_once_are_looked_at_one_by_one() -> None:
+    """S20: all of them together may look like an unclean election that was none, or hide one."""
+    holds, names = applied_at_once({"isr": (1, 3)}, {"leader": 3, "isr": (3,)})
+    assert (holds.unclean, names) == ({}, [])
+    holds, names = applied_at_once(
+        {"leader": 3, "isr": (3,), "recovered": False}, {"leader": 1, "isr": (1,), "recovered": False}
+    )
+    assert list(holds.unclean[ORDERS]) == [1, 2]
+    assert names.count("elected_from_outside") == 2
 
 
 def told_of(

@@ -11,7 +11,7 @@ import pytest
 
 from minikafka.config import TopicConfig
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.quorum.records import ProducerIds, encode
+from minikafka.quorum.records import MetadataRecord, ProducerIds, encode
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
@@ -344,7 +344,7 @@ def test_a_vote_is_for_a_log_that_is_not_behind(log: tuple[int, int], names: lis
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def batch_at(offset: int, *records: ProducerIds) -> RecordBatch:
+def batch_at(offset: int, *records: MetadataRecord) -> RecordBatch:
     builder = BatchBuilder()
     builder.extend([(0, None, encode(record), ()) for record in records])
     data = bytearray(builder.build())
