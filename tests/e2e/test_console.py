@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.differences import difference
@@ -24,6 +24,7 @@ from tests.e2e.console_kit import (
     delete_topic,
     patient_tab,
     take_pictures,
+    until,
     url_of,
     watched_tab,
     within,
@@ -297,6 +298,41 @@ def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalClus
     expect(tab.locator("#live")).to_have_text("● LIVE")
     expect(tab.get_by_label("Key")).to_have_value("kept")
     tab.close()
+
+
+def test_the_page_moves_to_a_broker_that_answers_later_than_its_own_is_lost(browser: Browser, cluster: LocalCluster):
+    """Where no other broker answers at first, the page asks again: before, it stayed with its own broker for good."""
+    tab = patient_tab(browser)
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.abort()
+
+    tab.goto(f"{url_of(cluster)}/#/")
+    expect(tab.locator("#live")).to_have_text("● LIVE")
+    tab.route("**/healthz", refuse)
+    cluster.kill(1)
+    try:
+        until(tab, lambda: len(set(refused)) == 3)
+        expect(tab.locator("#bar")).to_have_text("")
+        tab.unroute("**/healthz")
+        expect(tab.locator("#bar")).to_contain_text("The view opens at")
+        tab.get_by_role("button", name="Stay here").click()
+    finally:
+        cluster.restart(1)
+    tab.close()
+
+
+def test_a_tab_that_opens_in_the_background_reads_when_it_is_looked_at(page: Page, cluster: LocalCluster):
+    """Views that read once (stories of the lab, earlier times) stayed empty for good after a middle click on their link."""
+    page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.isLookedAt });")
+    page.goto(f"{url_of(cluster)}/#/lab")
+    expect(page.get_by_role("heading", name="Lab")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    expect(page.get_by_role("table")).to_have_count(0)
+    page.evaluate("() => { window.isLookedAt = true; dispatchEvent(new Event('visibilitychange')); }")
+    expect(page.get_by_role("table")).to_be_visible()
 
 
 def show_state(page: Page, cluster: LocalCluster, *, summary: str = "", caution: str = "", left_out: int = 0) -> None:

@@ -59,6 +59,15 @@ def brokers_with_faults(cluster: ProcessCluster) -> list[int]:
     return [each["broker"] for each in call(cluster, "/v1/faults?broker=all")["faults"]]
 
 
+def test_faults_that_could_not_be_read_are_no_failure_once_they_can_be_read(page: Page) -> None:
+    """The sentence of a read that failed went only with the next button that was pressed."""
+    drawer = page.locator("#faults")
+    page.route("**/v1/faults?broker=all", lambda route: route.fulfill(status=503, json={"detail": "not now"}))
+    expect(drawer.get_by_role("alert")).to_contain_text("They cannot be read")
+    page.unroute("**/v1/faults?broker=all")
+    expect(drawer.get_by_role("alert")).to_have_count(0)
+
+
 def test_drawer_sets_lists_and_heals_faults_of_other_brokers(page: Page, cluster: ProcessCluster):
     """M6: the page's broker has the fault if it is at an end of the link, else the sender; either end can be chosen."""
     drawer = page.locator("#faults")

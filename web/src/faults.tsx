@@ -65,6 +65,8 @@ const silent = signal<Silent[]>([]);
 /** What the last button did, or why it did nothing. */
 const said = signal("");
 const failed = signal("");
+/** Why the faults cannot be read now. */
+const unread = signal("");
 /** Ids of all brokers. */
 export const brokerIds = signal<number[]>([]);
 
@@ -76,8 +78,9 @@ async function read(): Promise<void> {
     const { faults: found, no_answer } = await request<{ faults: Fault[]; no_answer: Silent[] }>(EVERYWHERE);
     faults.value = found;
     silent.value = no_answer;
+    unread.value = "";
   } catch (error) {
-    failed.value = messageOf(error);
+    unread.value = messageOf(error);
   }
 }
 
@@ -392,6 +395,7 @@ export function FaultsDrawer(): JSX.Element | null {
       {said.value && <p class="said" role="status">{said.value}</p>}
       <SetFault />
       <h3>Faults of all brokers</h3>
+      {unread.value && <p class="failed" role="alert">They cannot be read: {unread.value}</p>}
       {silent.value.map(({ broker, detail }) => <p key={broker} class="failed" title={detail}>No word from broker {broker}: its faults are not listed.</p>)}
       {faults.value.length ? <ul>{faults.value.map((each) => <li key={nameOf(each)}>{named(each)}{setBy(each)} <button aria-label={`${active.value.includes(each) ? "Heal" : "Remove"} fault ${nameOf(each)}`} onClick={() => void heal(each)}>{active.value.includes(each) ? "Heal" : "Remove"}</button><HeldMessages fault={each} /></li>)}</ul> : <p>No fault is set.</p>}
       <h3>Brokers</h3>

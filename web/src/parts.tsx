@@ -47,25 +47,33 @@ export interface Polled<T> {
   failed: unknown;
 }
 
-/** Reads again and again while the page is visible, the next time only when the last has ended. */
+const RETRY_MS = 5000;
+
+/** Reads again and again while the page is visible, the next time only when the last has ended; at once when the page becomes visible. */
 export function usePolled<T>(periodMs: number, read: () => Promise<T>, inputs: readonly unknown[] = []): Polled<T> {
   const [polled, setPolled] = useState<Polled<T>>({ value: null, failed: null });
   useEffect(() => {
     let timer = 0;
-    let ended = false;
+    let [busy, ended] = [false, false];
     async function once(): Promise<void> {
-      if (!document.hidden) {
-        try {
-          const value = await read();
-          if (!ended) setPolled({ value, failed: null });
-        } catch (failed) {
-          if (!ended) setPolled((before) => ({ ...before, failed }));
-        }
+      if (busy || document.hidden) return;
+      busy = true;
+      clearTimeout(timer);
+      let pause = periodMs;
+      try {
+        const value = await read();
+        if (!ended) setPolled({ value, failed: null });
+      } catch (failed) {
+        pause = Math.min(periodMs, RETRY_MS);
+        if (!ended) setPolled((before) => ({ ...before, failed }));
       }
-      if (!ended) timer = setTimeout(() => void once(), periodMs);
+      busy = false;
+      if (!ended) timer = setTimeout(() => void once(), pause);
     }
-    void once();
-    return () => { ended = true; clearTimeout(timer); };
+    const look = () => void once();
+    look();
+    addEventListener("visibilitychange", look);
+    return () => { ended = true; clearTimeout(timer); removeEventListener("visibilitychange", look); };
   }, inputs);
   return polled;
 }

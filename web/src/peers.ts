@@ -3,6 +3,7 @@ import { effect, signal } from "@preact/signals";
 import { lostSince } from "./live";
 
 const PROBE_MS = 1000;
+const AGAIN_MS = 5000; // no other broker answers either: one may come back sooner than this one
 const LEAVE_MS = 2000;
 
 /** Addresses of the other brokers. */
@@ -41,11 +42,15 @@ effect(() => {
     leavingFor.value = null;
     return;
   }
-  timer = setTimeout(async () => {
-    if (await isAlive(location.origin)) return;
-    const url = await firstAlive();
-    if (!url || lostSince.value !== since || stays.value) return;
+  const probe = async () => {
+    const url = await isAlive(location.origin) ? null : await firstAlive();
+    if (lostSince.value !== since || stays.value) return;
+    if (url === null) {
+      timer = setTimeout(() => void probe(), AGAIN_MS);
+      return;
+    }
     leavingFor.value = url;
     timer = setTimeout(() => location.assign(`${url}/${location.hash}`), LEAVE_MS);
-  }, PROBE_MS);
+  };
+  timer = setTimeout(() => void probe(), PROBE_MS);
 });
