@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -32,22 +33,22 @@ from minikafka.cli.tables import (
     repeatable,
     together,
 )
-from minikafka.groups.assignors import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, table, transactions
 from minikafka.lab.compare import Comparison
 from minikafka.lab.played import Difference, Run, Step, View
-from minikafka.lab.scenario import TRUNCATIONS, Scenario, find, names, references, short_name, story
+from minikafka.lab.scenario import CONTROLS, TRUNCATIONS, Scenario, find, library, read, references, short_name, story
 from minikafka.lab.table import RULES, changes_of, truncation_of
 from minikafka.types import NO_OFFSET
 
 DEFAULTS = {"truncation": "leader-epoch", "control": "script"}
 """What a scenario gets that says nothing else."""
 
+SIMULATED = (rebalance.NAME, *transactions.STORIES)
+"""Stories that are no files."""
+
 FOLDED_WIDTH_MIN = 10
 """However narrow the screen is."""
-
-CONTROLS = ("script", "quorum")
 
 
 @command_group()
@@ -80,10 +81,10 @@ def list_(output: str) -> None:
 
 def _stories() -> Iterator[tuple[str, list[str], str, list[str], list[dict[str, str]]]]:
     """Name, aliases, summary, references and runs of each story."""
-    for each in map(find, names()):
+    for each in map(read, library()):
         runs = [dict(expected.options) for expected in each.expected]
         yield each.name, [short_name(each.name)], story(each), references(each), runs
-    runs = [{"assignor": name} for name in ASSIGNORS]
+    runs = [{"assignor": name} for name in rebalance.STORY_ASSIGNORS]
     yield rebalance.NAME, [], rebalance.STORY, list(rebalance.REFERENCES), runs
     for name, played in transactions.STORIES.items():
         yield name, [], played.about, list(played.references), [dict(played.options)]
@@ -135,13 +136,14 @@ def run(
     Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file.
     """
     options = _given(given, truncation=truncation, control=control, assignor=assignor)
+    name = _as_listed(name)
     if name == rebalance.NAME:
         _run_rebalance(options, output)
         return
     if name in transactions.STORIES:
         _run_transactions(name, options, output)
         return
-    scenario = find(name)
+    scenario = find(name, SIMULATED)
     if not options and scenario.expected:
         options = dict(scenario.expected[0].options)
     played = scenario.play(tuple(options.items()))
@@ -150,6 +152,12 @@ def run(
     else:
         _show(scenario, played, options)
     _check(scenario, played)
+
+
+def _as_listed(name: str) -> str:
+    """Return the name of a simulated story as `lab list` has it, however it is spelled; another one unchanged."""
+    listed = name.replace("_", "-").lower()
+    return listed if listed in SIMULATED else name
 
 
 def _run_rebalance(options: Mapping[str, str], output: str) -> None:
@@ -211,13 +219,14 @@ def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
 
 def _check(scenario: Scenario, played: Run) -> None:
     """Exit code 1 if the run did not end as the scenario's own file says."""
-    text = table.rendered(played)
+    text = table.rendered(played).splitlines()
     for expected in scenario.expected:
         options = DEFAULTS | scenario.options() | dict(expected.options)
-        if options != DEFAULTS | dict(played.options) or expected.text == text:
+        wanted_text = expected.text.rstrip().splitlines()
+        if options != DEFAULTS | dict(played.options) or wanted_text == text:
             continue
-        lines = zip(expected.text.splitlines(), text.splitlines(), strict=False)
-        wanted, got = next(((one, other) for one, other in lines if one != other), ("(an end)", "(more, or less)"))
+        lines = zip_longest(wanted_text, text, fillvalue="(the end)")
+        wanted, got = next((one, other) for one, other in lines if one != other)
         click.echo(
             f"minikafka: {scenario.name} did not come to what its file says; it says {wanted.strip()!r},"
             f" here is {got.strip()!r}",
@@ -318,7 +327,7 @@ def compare(
     Steps that differ are marked, the first of them with >>.
     """
     sides = [_given(left), _given(right)]
-    shared = _given(given, control=control)
+    shared, name = _given(given, control=control), _as_listed(name)
     if name == rebalance.NAME:
         if not left and not right:
             sides = [{"assignor": each} for each in rebalance.COMPARED]
@@ -328,10 +337,11 @@ def compare(
         raise Misuse(f"{name} has no second rule set to compare with; minikafka lab run {name} plays it")
     if not left and not right:
         sides = [{"truncation": "high-watermark"}, {"truncation": "leader-epoch"}]
-    scenario = find(name)
-    both = comparing.compare(scenario, shared | sides[0], shared | sides[1])
+    scenario = find(name, SIMULATED)
+    sides = [shared | side for side in sides]
+    both = comparing.compare(scenario, *sides)
     if output == "json":
-        print_json(compared_as_json(scenario, both, sides[0], sides[1]))
+        print_json(compared_as_json(scenario, both, *sides))
     else:
         _show_both(scenario, both, sides)
 

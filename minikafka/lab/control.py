@@ -77,7 +77,7 @@ class ScriptedControl:
 
     def elect(self, node: NodeId, living: Iterable[NodeId]) -> None:
         """``node`` leads; of the ISR the living stay, with it (an election from outside the ISR is unclean)."""
-        alive = tuple(living)
+        alive = {*living, node}
         isr = tuple(each for each in self._state.isr if each in alive) if node in self._state.isr else (node,)
         self._lead(node, isr)
 

@@ -123,30 +123,34 @@ class LabCluster:
     def end(self, node: Node, *, power: bool = False) -> None:
         """The process dies, without a word to anybody; requests that it sent or parked die with it."""
         node.power_cut() if power else node.kill()
+        self._forget(node)
+        for each in [each for each in self.waiting if each.node == node.id]:
+            self.waiting.remove(each)
+            self.say(f"producer of {' '.join(each.values)}: no answer, outcome unknown")
+
+    def _forget(self, node: Node) -> None:
+        """Drop what its process sent, and what it has not answered."""
         self.fetches = {
             each.node: each
             for each in self.fetches.values()
             if node.id != each.node and (node.id != each.leader or each.answer is not None)
         }
         self.proposals.pop(node.id, None)
-        for each in [each for each in self.waiting if each.node == node.id]:
-            self.waiting.remove(each)
-            self.say(f"producer of {' '.join(each.values)}: no answer, outcome unknown")
 
     def stop(self, node: Node) -> None:
         """A controlled shutdown: leaders move first."""
         self.control.stopped(node.id)
         self.spread()
         self.settle_producers()
-        self.fetches.pop(node.id, None)
-        self.proposals.pop(node.id, None)
+        self._forget(node)
         node.stop()
 
     def join(self, node: Node) -> None:
         """The node is reachable again."""
         node.connected = True
-        self.control.heard(node.id)
-        self.spread()
+        if node.up:
+            self.control.heard(node.id)
+            self.spread()
 
     # ---- producers and consumers -------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from minikafka.client.admin import AdminClient
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import AdminConfig, ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.errors import one_is_needed
 from minikafka.groups.assignors import ASSIGNORS
 from minikafka.lab.verbs import ScenarioError
 from minikafka.sim.cluster import SimCluster
@@ -46,6 +47,7 @@ BROKERS = 3
 PARTITIONS, PARTITIONS_LATER = 6, 8
 FIRST, LATER = ("c1", "c2", "c3"), "c4"
 SETTLED_WITHIN_S = 120.0
+"""Besides the times that are chosen."""
 PAUSE_S = 5.0
 """Between a group that has settled and what is done to it next."""
 
@@ -61,6 +63,16 @@ OPTIONS: Final[Mapping[str, str]] = {
 }
 """What may be said otherwise: Kafka's defaults, with two exceptions. Partitions are looked for every 5 s (the age of
 metadata), and members of the consumer protocol heartbeat as often as our brokers want by default."""
+
+HALF_AN_HOUR_MS = 1_800_000
+LIMITS: Final[Mapping[str, tuple[int, int]]] = {
+    "session.timeout.ms": (6_000, HALF_AN_HOUR_MS),
+    "heartbeat.interval.ms": (1, 100_000),
+    HEARTBEATS: (0, 1_000_000),
+    "metadata.max.age.ms": (1, HALF_AN_HOUR_MS),
+    "group.initial.rebalance.delay.ms": (0, HALF_AN_HOUR_MS),
+}
+"""Sessions: the brokers' group.min and group.max.session.timeout.ms. Heartbeats: within the rebalance timeout."""
 
 Owners = Mapping[str, tuple[int, ...]]
 """Member -> the partitions that it reads."""
@@ -118,14 +130,14 @@ def play(options: Mapping[str, str]) -> Story:
     chosen = dict(OPTIONS)
     for name, value in options.items():
         if name not in OPTIONS:
-            raise ScenarioError(f"{NAME} has no option {name}: one of {', '.join(OPTIONS)} is needed")
-        if name == HEARTBEATS and not value.isdigit():
-            raise ScenarioError(f"{name}={value}: a number of heartbeats is needed, 0 for Kafka's interval")
-        if name not in ("assignor", HEARTBEATS) and not (value.isdigit() and int(value) > 0):
-            raise ScenarioError(f"{name}={value}: a number of milliseconds is needed")
+            raise ScenarioError(f"{NAME} has no option {name}: {one_is_needed(OPTIONS, name)}")
+        low, high = LIMITS.get(name, (0, 0))
+        if name in LIMITS and not (re.fullmatch("[0-9]{1,9}", value) and low <= int(value) <= high):
+            unit = "heartbeats" if name == HEARTBEATS else "milliseconds"
+            raise ScenarioError(f"{name}={value}: a number of {unit} from {low} to {high} is needed")
         chosen[name] = value
     if chosen["assignor"] not in STORY_ASSIGNORS:
-        raise ScenarioError(f"assignor={chosen['assignor']}: one of {', '.join(STORY_ASSIGNORS)} is needed")
+        raise ScenarioError(f"assignor={chosen['assignor']}: {one_is_needed(STORY_ASSIGNORS, chosen['assignor'])}")
     with SimWorld(SEED) as sim:
         settings = {
             "offsets.topic.num.partitions": "1",
@@ -281,7 +293,8 @@ class _Stage:
             fair = all(low <= len(each) <= high for each in owners.values())
             return fair and self._state == "Stable" and sorted(_all_of(owners)) == list(range(partitions))
 
-        self.cluster.until(met, SETTLED_WITHIN_S, f"{partitions} partitions to be shared")
+        times_s = sum(int(value) for name, value in self.options.items() if name.endswith(".ms")) / 1000
+        self.cluster.until(met, SETTLED_WITHIN_S + times_s, f"{partitions} partitions to be shared")
 
     # ---- the timeline ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ in ``scenarios/`` beside this one; ``python -m tests.scenarios.rewrite`` rewrite
 
 A name on a command line is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, the number in
 front may be left out, and it may stand for all of the name where only one story has it. For an unknown name the error
-has the nearest one. A path names a file outside of the library.
+has the nearest one. A path, and the name of a file here that ends in .txt, names a file outside of the library.
 
 :class:`ScenarioRunner` plays one: it builds the lab cluster that ``cluster`` describes, carries out each command, then
 what follows by itself, and keeps every step. What a command does is in ``verbs.py``; here is what is the same for all
@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from minikafka.config import parse_topic
 from minikafka.errors import InvalidConfig, nearest
@@ -101,28 +101,34 @@ def sentence(kind: str, facts: Mapping[str, Any], name_of: NameOf) -> str:
             return ""
 
 
-CHOICES = "control is script or quorum, truncation leader-epoch or high-watermark"
+CONTROLS: Final = ("script", "quorum")
+"""By the names that ``--control`` takes."""
 
-OWN_OPTIONS = {"brokers", "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"}
-"""Options of ``cluster`` that are no settings of the topic; others are taken out before the topic's are read."""
+OWN_OPTIONS: Final = {"brokers", "names", "replicas", "control", "truncation", "eligible.leader.replicas.enable"} | {
+    "replica.lag.time.max.ms",
+    "replica.fetch.wait.max.ms",
+}
+"""Options of ``cluster`` that are no settings of the topic; all others are."""
+
+BROKERS_MAX: Final = 100
 
 
-def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
+def built(command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
     """The lab cluster; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
-    brokers = Command(command.line, command.verb, (), options).number("brokers", 0)
-    names = options.pop("names", ",".join(map(str, range(1, brokers + 1)))).split(",")
-    if brokers < 1 or len(names) != brokers or command.words:
-        raise command.fail("say brokers=N, and as many names if any")
+    if command.words:
+        raise command.fail(f"{' '.join(command.words)}: brokers=N is needed, and names=A,B,...")
+    brokers = command.number("brokers", 0, least=1, most=BROKERS_MAX)
+    names = _names(command, "names", ",".join(map(str, range(1, brokers + 1))))
+    if len(names) != brokers:
+        raise command.fail(f"brokers={brokers}, names={','.join(names)}: as many names are needed", "names")
     by_name = {name: node for node, name in enumerate(names, start=1)}
-    assigned = options.pop("replicas", ",".join(names)).split(",")
-    if not set(assigned) <= set(names):
-        raise command.fail(f"replicas are among {','.join(names)}")
+    assigned = _names(command, "replicas", ",".join(names))
+    if not by_name.keys() >= set(assigned):
+        raise command.fail(f"replicas={','.join(assigned)}: some of {','.join(names)} are needed", "replicas")
     replicas: tuple[NodeId, ...] = tuple(by_name[name] for name in assigned)
-    controlled = options.pop("control", "script")
-    elr = options.pop("eligible.leader.replicas.enable", "true") == "true"
-    settings = _settings(options, command)
-    if controlled not in {"script", "quorum"}:
-        raise command.fail(CHOICES)
+    controlled = command.choice("control", CONTROLS, "script")
+    elr = command.choice("eligible.leader.replicas.enable", ("true", "false"), "true") == "true"
+    settings = _settings(command)
     control: Control = (
         ScriptedControl(replicas) if controlled == "script" else QuorumControl(replicas, settings.topic, elr=elr)
     )
@@ -135,19 +141,28 @@ def built(options: dict[str, str], command: Command, lines: list[str], events: l
     return LabCluster(nodes, control, lines)
 
 
-def _settings(options: dict[str, str], command: Command) -> Settings:
-    """Of all brokers; what is left of the options must be settings of the topic."""
-    truncation = options.pop("truncation", "leader-epoch")
-    numbers = Command(command.line, command.verb, (), options)
-    lag_s = numbers.number("replica.lag.time.max.ms", 30_000) / 1000
-    wait_s = numbers.number("replica.fetch.wait.max.ms", 500) / 1000
+def _names(command: Command, option: str, default: str) -> list[str]:
+    names = command.options.get(option, default).split(",")
+    if "" in names or len(set(names)) < len(names):
+        raise command.fail(f"{option}={','.join(names)}: names with a comma between them are needed, each once", option)
+    return names
+
+
+def _settings(command: Command) -> Settings:
+    """Of all brokers and of the topic."""
+    truncation = command.choice("truncation", TRUNCATIONS, "leader-epoch")
+    lag_ms = command.number("replica.lag.time.max.ms", 30_000, least=0)
+    wait_ms = command.number("replica.fetch.wait.max.ms", 500, least=0)
     try:
-        topic = parse_topic({name: text for name, text in options.items() if name not in OWN_OPTIONS})
+        topic = parse_topic({name: text for name, text in command.options.items() if name not in OWN_OPTIONS})
     except InvalidConfig as error:
-        raise command.fail(error.message) from error
-    if truncation not in TRUNCATIONS:
-        raise command.fail(CHOICES)
-    return Settings(topic=topic, lag_time_max_s=lag_s, fetch_wait_max_s=wait_s, truncation=TRUNCATIONS[truncation]())
+        raise command.fail(error.message, str(error.facts.get("setting"))) from error
+    return Settings(
+        topic=topic,
+        lag_time_max_s=lag_ms / 1000,
+        fetch_wait_max_s=wait_ms / 1000,
+        truncation=TRUNCATIONS[truncation](),
+    )
 
 
 def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEvent]) -> Callable[..., None]:
@@ -165,7 +180,7 @@ def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEv
     return sink
 
 
-Build = Callable[[dict[str, str], Command, list[str], list[NodeEvent]], LabCluster]
+Build = Callable[[Command, list[str], list[NodeEvent]], LabCluster]
 """:func:`built`, or what makes another cluster of the same nodes."""
 
 # A command's own consequences (parked fetches, proposals) end soon, or there is a bug in the scenario or in the lab.
@@ -177,8 +192,9 @@ def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str], buil
     taken_apart = [parsed(line, text) for line, text in commands]
     if not taken_apart or taken_apart[0].verb != "cluster":
         raise ScenarioError("a scenario begins with: cluster brokers=N")
-    player = ScenarioRunner({**taken_apart[0].options, **overrides}, taken_apart[0], build)
-    for command in taken_apart[1:]:
+    first, *others = taken_apart
+    player = ScenarioRunner(replace(first, options={**first.options, **overrides}, overridden=overrides), build)
+    for command in others:
         player.play(command)
     return player.finish()
 
@@ -186,12 +202,12 @@ def play(commands: Sequence[tuple[int, str]], overrides: Mapping[str, str], buil
 class ScenarioRunner:
     """Plays one scenario."""
 
-    def __init__(self, options: Mapping[str, str], command: Command, build: Build) -> None:
+    def __init__(self, command: Command, build: Build) -> None:
         self._lines: list[str] = []
         self._events: list[NodeEvent] = []
         self._line = command.line
-        self._run = Run(options)
-        self.lab = build(dict(options), command, self._lines, self._events)
+        self._run = Run(command.options)
+        self.lab = build(command, self._lines, self._events)
         self._verbs = Verbs(self.lab)
         self._fates = RecordFates(self.lab)
         self._seen: Mapping[str, View] = {}
@@ -315,19 +331,20 @@ def read(path: Path) -> Scenario:
     head: list[str] = []
     runs: list[tuple[tuple[tuple[str, str], ...], list[str]]] = []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors begin a file with a mark
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: this is no text: {error}") from error
-    for line in text.splitlines(keepends=True):
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
         if line.split(" ")[0].strip() == RULE:
-            pairs = [word.partition("=") for word in line.split()[1:]]
-            runs.append((tuple((name, text) for name, _, text in pairs), []))
+            command = parsed(number, line)
+            if command.words:
+                raise command.fail(f"{' '.join(command.words)}: KEY=VALUE is needed")
+            runs.append((tuple(command.options.items()), []))
         elif runs:
             runs[-1][1].append(line)
         else:
             head.append(line)
-    name = path.relative_to(LIBRARY).with_suffix("").as_posix() if path.is_relative_to(LIBRARY) else path.stem
-    return Scenario(name, "".join(head), tuple(Expected(options, "".join(lines)) for options, lines in runs))
+    return Scenario(name_of(path), "".join(head), tuple(Expected(options, "".join(lines)) for options, lines in runs))
 
 
 def library() -> list[Path]:
@@ -338,9 +355,15 @@ def library() -> list[Path]:
 _NUMBER = re.compile(r"^s\d+_")
 
 
+def name_of(path: Path) -> str:
+    """The name of a file of the library: its path there, without the ending; of another file its own."""
+    inside = path.relative_to(LIBRARY) if path.is_relative_to(LIBRARY) else Path(path.name)
+    return inside.with_suffix("").as_posix()
+
+
 def names() -> list[str]:
     """All names of the library."""
-    return [read(path).name for path in library()]
+    return list(map(name_of, library()))
 
 
 def short_name(name: str) -> str:
@@ -348,9 +371,12 @@ def short_name(name: str) -> str:
     return _NUMBER.sub("", name).replace("_", "-")
 
 
-def find(name: str) -> Scenario:
-    """The story of that name, or in that file. Raises ScenarioError with the nearest names."""
-    known = {read(path).name: path for path in library()}
+def find(name: str, others: Iterable[str] = ()) -> Scenario:
+    """The story of that name, or in that file. Raises ScenarioError with the nearest names, also among ``others``."""
+    path = Path(name)
+    if path.suffix == ".txt" and path.is_file():
+        return read(path)  # also if it has the name of a story: it may be a changed copy of that story
+    known = dict(zip(names(), library(), strict=True))
     wanted = name.removesuffix(".txt").replace("-", "_").lower()
     by_last = [
         each
@@ -359,14 +385,11 @@ def find(name: str) -> Scenario:
     ]
     if wanted in known or len(by_last) == 1:
         return read(known.get(wanted) or known[by_last[0]])
-    path = Path(name)
     if path.is_file():
         return read(path)
-    spelled = {each: short_name(each) for each in known}
+    spelled = {each: short_name(each) for each in known} | {each.replace("-", "_"): each for each in others}
     spelled |= {short: short for short in spelled.values()}
     near = nearest(wanted, spelled, count=3, cutoff=0.5) or by_last
-    if not near:
-        near = [each for each in known if wanted in each]
     hint = (
         f"; did you mean {' or '.join(dict.fromkeys(spelled[each] for each in near))}?"
         if near

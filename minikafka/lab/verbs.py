@@ -35,11 +35,12 @@ Rules for this file: it calls the lab cluster and says what was done. It knows n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, ProtocolError, did_you_mean
 from minikafka.lab.control import ScriptedControl
 from minikafka.lab.lab_cluster import Fetch, LabCluster
 from minikafka.lab.node import Node
@@ -53,6 +54,12 @@ class ScenarioError(InvalidConfig):
     """A scenario that says nothing the lab understands; the message names the line."""
 
 
+NUMBER_MIN, NUMBER_MAX = -1, 2**31 - 1
+
+TIME = re.compile(r"(\d{1,9}(?:\.\d+)?)(ms|s)", re.ASCII)
+"""Longer ones end after the last timestamp that a record can have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One line, taken apart."""
@@ -61,38 +68,54 @@ class Command:
     verb: str
     words: tuple[str, ...]
     options: Mapping[str, str]
+    overridden: Collection[str] = ()
+    """Options whose values are not from this line: a command line, or the head of an expected run, gave them."""
 
-    def fail(self, why: str) -> ScenarioError:
-        return ScenarioError(f"line {self.line}: {self.verb}: {why}")
+    def fail(self, why: str, option: str = "") -> ScenarioError:
+        """Return the error, with the line unless the value of ``option`` is not from it."""
+        return ScenarioError(why if option in self.overridden else f"line {self.line}: {self.verb}: {why}")
 
     def only(self, *names: str) -> None:
         """Refuse options that mean nothing here: a typing error must not pass for a setting."""
         unknown = [name for name in self.options if name not in names]
         if unknown:
-            raise self.fail(f"{', '.join(unknown)} is not known here")
+            raise self.fail(f"{', '.join(unknown)} is not known here{did_you_mean(unknown[0], names)}")
 
-    def number(self, name: str, default: int) -> int:
+    def number(self, name: str, default: int, *, least: int = NUMBER_MIN, most: int = NUMBER_MAX) -> int:
+        """Return the value of a whole number."""
         text = self.options.get(name, str(default))
         try:
-            return int(text)
+            number = int(text)
         except ValueError as error:
-            raise self.fail(f"{name}={text} is no number") from error
+            raise self.fail(f"{name}={text} is no number", name) from error
+        if not least <= number <= most:
+            raise self.fail(f"{name}={text}: {least} to {most} is needed", name)
+        return number
+
+    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        """Return the value of an option that has one of a few."""
+        text, allowed = self.options.get(name, default), list(choices)
+        if text not in (*allowed, default):
+            raise self.fail(f"{name}={text}: {' or '.join(allowed)} is needed", name)
+        return text
+
+    def seconds(self, text: str) -> float:
+        """Return a time such as ``500ms`` or ``31s``."""
+        found = TIME.fullmatch(text)
+        if found is None:
+            raise self.fail(f"{text} is no time; say 500ms or 31s")
+        return float(found[1]) / (1000 if found[2] == "ms" else 1)
 
 
 def parsed(line: int, text: str) -> Command:
-    """The command in ``text``, which stands at ``line`` of its file."""
+    """The command in ``text``, which stands at ``line`` of its file. Raises ScenarioError for an option given twice."""
     verb, *rest = text.split()
-    options = dict(word.split("=", 1) for word in rest if "=" in word)
-    return Command(line, verb, tuple(word for word in rest if "=" not in word), options)
-
-
-def seconds(text: str) -> float:
-    """``500ms`` or ``31s``; ValueError for anything else."""
-    if text.endswith("ms"):
-        return int(text[:-2]) / 1000
-    if text.endswith("s"):
-        return float(text[:-1])
-    raise ValueError(text)
+    words = tuple(word for word in rest if "=" not in word)
+    pairs = [word.split("=", 1) for word in rest if "=" in word]
+    command = Command(line, verb, words, dict(pairs))
+    if len(command.options) < len(pairs):
+        raise command.fail("an option is given twice")
+    return command
 
 
 ACKS = {"all": -1, "1": 1, "0": 0}
@@ -117,6 +140,7 @@ class Verbs:
         "place": ("brokers", "partitions", "factor"),
     }
     """Of the commands that take some."""
+    WITHOUT_WORDS = ("catch-up", "state", "place")
 
     def __init__(self, lab: LabCluster) -> None:
         self.lab = lab
@@ -129,6 +153,8 @@ class Verbs:
         if verb is None:
             raise command.fail(f"no such command; there are {', '.join(sorted(self.BY_NAME))}")
         command.only(*self.OPTIONS.get(command.verb, ()))
+        if command.words and command.verb in self.WITHOUT_WORDS:
+            raise command.fail(f"{' '.join(command.words)} is not known here")
         return verb(self, command)
 
     def say_state(self) -> None:
@@ -154,9 +180,9 @@ class Verbs:
 
     def _nodes(self, command: Command, *, up: bool | None = True) -> list[Node]:
         by_name = {node.name: node for node in self.lab.nodes.values()}
-        unknown = [word for word in command.words if word not in by_name]
-        if unknown or not command.words:
-            raise command.fail(f"which broker? There are {', '.join(by_name)}")
+        words = set(command.words)
+        if not words or words - by_name.keys() or len(words) < len(command.words):
+            raise command.fail(f"which broker? There are {', '.join(by_name)}, each named once")
         nodes = [by_name[word] for word in command.words]
         wrong = [node.name for node in nodes if up is not None and node.up is not up]
         if wrong:
@@ -169,33 +195,33 @@ class Verbs:
             raise command.fail("one broker at a time")
         return nodes[0]
 
+    @staticmethod
+    def _need_controller(command: Command, node: Node) -> None:
+        """A start registers, and an orderly end asks for other leaders."""
+        if not node.connected:
+            raise command.fail(f"{node.name} is cut off, and does not reach the controller; heal {node.name} first")
+
     # ---- the commands ------------------------------------------------------------------------------------------------
 
     def _do_produce(self, command: Command) -> str:
-        head, *values = command.words
-        node = self._node(Command(command.line, command.verb, (head,), {}))
-        acks = command.options.get("acks", "all")
-        if acks not in ACKS or not values:
-            raise command.fail("needs values, and acks=all, 1 or 0")
+        values = command.words[1:]
+        node = self._node(replace(command, words=command.words[:1]))
+        acks = command.choice("acks", ACKS, "all")
+        if not values:
+            raise command.fail("which values? Say produce A m0 m1")
         self.lab.produce(
             node,
             values,
             acks=ACKS[acks],
             believing=command.number("believing", NO_EPOCH),
-            timeout_s=self._seconds(command, command.options.get("timeout", "30s")),
+            timeout_s=command.seconds(command.options.get("timeout", "30s")),
         )
         epoch = command.options.get("believing")
         believing = f", believing in epoch {epoch}" if epoch else ""
         return f"produce {' '.join(values)} to {node.name}, acks={acks}{believing}"
 
-    def _seconds(self, command: Command, text: str) -> float:
-        try:
-            return seconds(text)
-        except ValueError as error:
-            raise command.fail(f"{text} is no time; say 500ms or 31s") from error
-
     def _do_fetch(self, command: Command) -> str:
-        what = []
+        lost, what = command.choice("answer", ("lost",), "") == "lost", []
         for node in self._nodes(command):
             fetch = self.lab.send(node)
             what.append(self._asks(node, fetch))
@@ -204,7 +230,7 @@ class Verbs:
             self.lab.handle(fetch, wait=False)
             if fetch.answer is None:
                 continue
-            if command.options.get("answer") == "lost":
+            if lost:
                 self.lab.lose(fetch)
             else:
                 self.lab.deliver(fetch)
@@ -284,7 +310,7 @@ class Verbs:
     def _do_tick(self, command: Command) -> str:
         if len(command.words) != 1:
             raise command.fail("how long? Say 500ms or 31s")
-        self.lab.now += self._seconds(command, command.words[0])
+        self.lab.now += command.seconds(command.words[0])
         return f"{command.words[0]} pass, it is {self.lab.now:g} s"
 
     def _do_check_isr(self, command: Command) -> str:
@@ -316,11 +342,13 @@ class Verbs:
 
     def _do_stop(self, command: Command) -> str:
         node = self._node(command)
+        self._need_controller(command, node)
         self.lab.stop(node)
         return f"{node.name} stops in good order"
 
     def _do_restart(self, command: Command) -> str:
         for node in self._nodes(command, up=False):
+            self._need_controller(command, node)
             self.lab.start(node)
         return f"{' '.join(command.words)} starts again"
 
@@ -336,7 +364,7 @@ class Verbs:
         return f"{node.name} is cut off"
 
     def _do_heal(self, command: Command) -> str:
-        node = self._node(command)
+        node = self._node(command, up=None)
         self.lab.join(node)
         return f"{node.name} is reachable again"
 
@@ -362,8 +390,10 @@ class Verbs:
         control = self.lab.control
         living = [each.id for each in self.lab.nodes.values() if each.reachable]
         if "isr" in command.options:
-            named = Command(command.line, command.verb, tuple(command.options["isr"].split(",")), {})
+            named = replace(command, words=tuple(command.options["isr"].split(",")))
             living = [each.id for each in self._nodes(named, up=None)]
+            if node.id not in living:
+                raise command.fail(f"isr={command.options['isr']} lacks {node.name}: a leader is in its ISR")
         control.elect(node.id, living)
         self.lab.spread()
         if isinstance(control, ScriptedControl):
@@ -394,9 +424,14 @@ class Verbs:
         return "what the controller has recorded"
 
     def _do_place(self, command: Command) -> str:
-        brokers, partitions = command.number("brokers", 3), command.number("partitions", 1)
-        factor = command.number("factor", 1)
-        placed = place(range(1, brokers + 1), partitions=partitions, replication_factor=factor)
+        brokers, partitions = (
+            command.number(name, default, least=1, most=1000) for name, default in (("brokers", 3), ("partitions", 1))
+        )
+        factor = command.number("factor", 1, least=1)
+        try:
+            placed = place(range(1, brokers + 1), partitions=partitions, replication_factor=factor)
+        except ProtocolError as error:
+            raise command.fail(error.message) from error
         for partition, replicas in enumerate(placed):
             self.lab.say(f"partition {partition}: {','.join(map(str, replicas))}")
         return f"{partitions} partitions with {factor} replicas on {brokers} brokers"

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from minikafka.cli.root import root
 from minikafka.lab.compare import FIRST, compare, rows_of
+from minikafka.lab.rebalance import STORY_ASSIGNORS
 from minikafka.lab.scenario import LIBRARY, find, names, read, references, short_name, story
 from minikafka.lab.transactions import STORIES
 from tests.tidy.sources import ROOT
@@ -118,6 +119,7 @@ def test_list_as_json_is_a_contract():
         line.split()[0] for line in told("list").stdout.splitlines()[1:]
     ], "the names that people see"
     assert scenarios["s22_data_loss"]["runs"][0] == {"truncation": "high-watermark"}
+    assert [each["assignor"] for each in scenarios["rebalance"]["runs"]] == list(STORY_ASSIGNORS)
     for each in scenarios.values():
         assert each["name"] == (*each["aliases"], each["scenario"])[0]
         assert each.keys() == {"name", "scenario", "aliases", "story", "references", "runs"}
@@ -228,7 +230,15 @@ def test_a_story_in_a_folder_is_found_by_its_last_name():
 
 @pytest.mark.parametrize(
     "name, nearest",
-    [("s19", "clean-election"), ("dataloss", "data-loss"), ("s22_dataloss", "data-loss"), ("xyz", "lab list")],
+    [
+        ("s19", "clean-election"),
+        ("dataloss", "data-loss"),
+        ("s22_dataloss", "data-loss"),
+        ("xyz", "lab list"),
+        ("", "lab list"),
+        ("rebalanc", "did you mean rebalance?"),
+        ("zombie_producr", "did you mean zombie-producer?"),
+    ],
 )
 def test_an_unknown_name_gets_the_nearest(name, nearest):
     """STYLE: what was wrong, and what to do next; exit code 2."""
@@ -245,6 +255,21 @@ def test_ones_own_file_is_played(tmp_path):
     assert ran["scenario"] == "my-story"
     assert ran["steps"][2]["replicas"]["B"]["leo"] == 1
     assert "A story of my own (S5)" in told("run", str(path)).stdout
+
+
+@pytest.mark.parametrize("name", ["Coordinator_Dies", "coordinator-dies"])
+def test_a_simulated_story_has_several_names(name: str):
+    """docs/lab.md: case, - and _ do not matter, in no name."""
+    assert json_of("run", name)["scenario"] == "coordinator-dies"
+
+
+def test_a_copy_of_a_story_is_played_from_its_file(tmp_path, monkeypatch):
+    """A teacher copies a file of the library, changes it, and plays the copy under its name."""
+    text = (LIBRARY / "s22_data_loss.txt").read_text(encoding="utf-8").partition("----")[0]
+    (tmp_path / "s22_data_loss.txt").write_text(text.replace("m0", "mine"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "produce mine to A" in told("run", "s22_data_loss.txt").stdout
+    assert "produce mine to A" not in told("run", "s22_data_loss").stdout
 
 
 def test_a_mistake_in_ones_own_file_names_its_line(tmp_path):
@@ -266,6 +291,10 @@ def test_exit_code_1_when_a_run_does_not_come_to_what_its_file_says(tmp_path):
     result = told("run", str(path), code=1)
     assert "'lost: x'" in result.stderr
     told("run", str(path), "--truncation", "high-watermark")  # of such a run the file says nothing
+    path.write_text(text.rstrip("\n"))
+    told("run", str(path))  # an editor may leave out the last line's end, or add an empty line
+    path.write_text(text.replace("diverged: nothing", ""))
+    assert "it says '(the end)', here is 'diverged: nothing'" in told("run", str(path), code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -274,6 +303,8 @@ def test_exit_code_1_when_a_run_does_not_come_to_what_its_file_says(tmp_path):
         (("--set", "flush.mesages=1"), "did you mean flush.messages"),
         (("--set", "brokers"), "KEY=VALUE"),
         (("--set", "min.insync.replicas=1", "--set", "min.insync.replicas=2"), "once"),
+        (("--set", "foo=1"), "minikafka: unknown setting foo"),
+        (("--assignor", "range"), "minikafka: unknown setting assignor"),
         (("--truncation", "none"), "high-watermark"),
         (("--control", "zookeeper"), "quorum"),
     ],
@@ -335,6 +366,15 @@ def test_compare_any_two_settings():
     ).stdout
     assert "no step differs" in same
     assert not any(line.startswith(FIRST) for line in same.splitlines())
+
+
+def test_compare_names_the_options_of_both_sides():
+    """Without the options that both have, neither table nor JSON says how to play it again."""
+    arguments = ("compare", "data-loss", "--control", "quorum")
+    both = json_of(*arguments)
+    assert both["left"]["options"] == {"control": "quorum", "truncation": "high-watermark"}
+    assert both["right"]["options"] == {"control": "quorum", "truncation": "leader-epoch"}
+    assert "control=quorum truncation=leader-epoch: lost: nothing" in told(*arguments).stdout
 
 
 def test_compare_aligns_steps_of_the_same_command():

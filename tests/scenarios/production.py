@@ -674,7 +674,7 @@ class ProductionCluster(LabCluster):
 def production(sim: SimWorld) -> Build:
     """Build the cluster of a scenario in this simulation."""
 
-    def build(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
-        return ProductionCluster(built(options, command, lines, events), sim)
+    def build(command: Command, lines: list[str], events: list[NodeEvent]) -> LabCluster:
+        return ProductionCluster(built(command, lines, events), sim)
 
     return build

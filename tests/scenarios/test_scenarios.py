@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import minikafka
-from minikafka.lab.played import Run
+from minikafka.lab.played import Run, Step
 from minikafka.lab.scenario import LIBRARY, library, play, read
 from minikafka.lab.table import RULES, changes_of, reasons, rendered, truncation_of
 from minikafka.lab.verbs import ScenarioError
@@ -176,13 +176,79 @@ def test_the_same_scenario_gives_the_same_text():
         ("cluster brokers=2\nrestart 1", "is up"),
         ("cluster brokers=2\ntick 5", "no time"),
         ("cluster brokers=2\ndeliver 2", "on its way"),
-        ("cluster brokers=2\nproduce 1 a ack=1", "not known here"),
+        ("cluster brokers=2\nproduce 1 a ack=1", "ack is not known here; did you mean acks"),
+        ("cluster brokers=2 A B", "line 1: cluster: A B"),
+        ("cluster brokers=2 brokers=3", "given twice"),
+        ("cluster brokers=2 names=A,A", "names=A,A: .* each once"),
+        ("cluster brokers=2 replicas=1,1 control=quorum", "replicas=1,1: .* each once"),
+        ("cluster brokers=2 replicas=1,3", "replicas=1,3: some of 1,2"),
+        ("cluster brokers=2 eligible.leader.replicas.enable=maybe", "maybe: true or false is needed"),
+        ("cluster brokers=2 replica.lag.time.max.ms=-1", "replica.lag.time.max.ms=-1: 0 to"),
+        ("cluster brokers=2\nproduce", "which broker"),
+        ("cluster brokers=2\nproduce 1", "which values"),
+        ("cluster brokers=2\nproduce 1 a acks=2", "acks=2: all or 1 or 0"),
+        ("cluster brokers=2\nproduce 1 a acks=1 acks=0", "given twice"),
+        ("cluster brokers=2\nproduce 1 a timeout=nans", "nans is no time"),
+        ("cluster brokers=2\ntick -5s", "-5s is no time"),
+        ("cluster brokers=2\ntick 1e300s", "1e300s is no time"),
+        ("cluster brokers=2\nkill 1 1", "each named once"),
+        ("cluster brokers=2\nkill 1\nrestart 1 1", "each named once"),
+        ("cluster brokers=2\nfetch 2 answer=late", "answer=late: lost is needed"),
+        ("cluster brokers=2\ncatch-up 1", "1 is not known here"),
+        ("cluster brokers=2\nkill 1\nelect 2 isr=1", "isr=1 lacks 2"),
+        ("cluster brokers=2\nplace brokers=2 factor=3", "line 2: place: replication factor 3"),
+        ("cluster brokers=2\nplace partitions=-1", "partitions=-1: 1 to"),
+        ("cluster brokers=2\ncut 1\nstop 1", "line 3: stop: 1 is cut off"),
+        ("cluster brokers=2\ncut 1\nkill 1\nrestart 1", "line 4: restart: 1 is cut off"),
     ],
 )
 def test_a_scenario_with_a_mistake_says_where(text: str, why: str) -> None:
     """A typing error must not pass for a story."""
     with pytest.raises(ScenarioError, match=why):
         play(list(enumerate(text.splitlines(), start=1)), {})
+
+
+def test_values_from_elsewhere_are_not_blamed_on_a_line():
+    """Who gives an option on the command line looks for the mistake there, not in the file."""
+    story = [(7, "cluster brokers=2 min.insync.replicas=1")]
+    for name, text in (("foo", "1"), ("min.insync.replicas", "many"), ("brokers", "0"), ("truncation", "none")):
+        with pytest.raises(ScenarioError, match=f"^(unknown setting )?{name}"):
+            play(story, {name: text})
+    with pytest.raises(ScenarioError, match=r"^line 7: cluster: unknown setting foo"):
+        play([(7, "cluster brokers=2 foo=1")], {"min.insync.replicas": "2"})
+
+
+def test_the_head_of_an_expected_run_is_checked(tmp_path: Path):
+    """A word that is no option is a mistake of its own line."""
+    path = tmp_path / "story.txt"
+    path.write_text("cluster brokers=1\n---- quorum\nlost: nothing\n")
+    with pytest.raises(ScenarioError, match="line 2: ----: quorum: KEY=VALUE"):
+        read(path)
+
+
+def test_an_editors_mark_at_the_beginning_of_a_file_is_no_text(tmp_path: Path):
+    """Editors of Windows save UTF-8 with a byte order mark."""
+    path = tmp_path / "story.txt"
+    path.write_text("\ufeff# A story.\ncluster brokers=1\n", encoding="utf-8")
+    assert read(path).head.startswith("# A story")
+    assert read(path).play().steps
+
+
+def steps_of(text: str) -> list[Step]:
+    return play(list(enumerate(text.splitlines(), start=1)), {}).steps
+
+
+def test_an_elected_leader_is_in_its_isr():
+    """S13, and the invariant LeaderInIsr: also if the script elects a broker that is dead, or cut off."""
+    for end in ("kill 2\nelect 2", "cut 2\nelect 2\nheal 2"):
+        assert "isr 1,2" in str([step.lines for step in steps_of(f"cluster brokers=2\n{end}\nstate")][-1])
+
+
+@pytest.mark.parametrize("control", ["script", "quorum"])
+def test_fetches_at_a_leader_that_stops_end_with_it(control: str):
+    """The follower's request is lost with its connection; its next one goes to the leader of then."""
+    text = f"cluster brokers=3 control={control}\npoll 2\nsend 3\nstop 1\nrestart 1\nfetch 3\ncatch-up\nlog 1 2 3"
+    assert not any("parked" in step.what for step in steps_of(text)[3:])
 
 
 def test_refreshing_an_unchanged_file_changes_nothing():

@@ -62,6 +62,20 @@ def test_the_session_is_what_a_dead_members_partitions_wait_for():
     assert story("cooperative-sticky").stops[0].longest_s < 14
 
 
+@pytest.mark.parametrize(
+    "name, value, settled_s",
+    [
+        ("metadata.max.age.ms", "300000", (250, 310)),
+        ("session.timeout.ms", "200000", (2, 4)),
+        ("group.initial.rebalance.delay.ms", "0", (2, 4)),
+    ],
+)
+def test_kafkas_values_are_played(name: str, value: str, settled_s: tuple[int, int]):
+    """Five minutes of metadata, a long session and no delay are ordinary settings: the story takes as long as they need."""
+    added = play({"assignor": "range", name: value}).stops[-1]
+    assert settled_s[0] < added.settled_s < settled_s[1]
+
+
 def test_the_timeline_tells_generations_states_assignments_and_causes():
     """Issue 6, must be shown."""
     rows = timeline_rows(story("range"))
@@ -108,6 +122,9 @@ def test_run_and_compare():
     [
         (("--set", "sesion.timeout.ms=1"), "no option sesion.timeout.ms"),
         (("--set", "session.timeout.ms=soon"), "a number of milliseconds"),
+        (("--set", "session.timeout.ms=²"), "a number of milliseconds from 6000 to 1800000"),
+        (("--set", "session.timeout.ms=5999"), "from 6000"),
+        (("--set", "mk.group.consumer.heartbeats.per.second=-1"), "a number of heartbeats from 0"),
         (("--set", "assignor=fair"), "one of range"),
         (("--truncation", "leader-epoch"), "no option truncation"),
     ],
