@@ -8,7 +8,7 @@ most brokers that serve ``/v1`` play none.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from minikafka.errors import did_you_mean
 from minikafka.rest.model import Model, many_of, member
@@ -156,12 +156,11 @@ def played(name: str, options: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     ).out()
 
 
-ROLES: Final = ("leader", "follower", "idle")
-
-
 def _state(views: Any, summary: str) -> dict[str, Any]:
     """Replicas by their names, as the live stream has those of a partition."""
-    leader = next((name for name, view in views.items() if view.role == "leader"), None)
+    leaders = [name for name, view in views.items() if view.role.startswith("leader")]
+    # A deposed leader that has not heard of it leads on in its old epoch.
+    leader = max(leaders, key=lambda name: views[name].epoch, default=None)
     known = {} if leader is None else dict(views[leader].remotes)
     isr = [] if leader is None else views[leader].isr.split(",")
     return {

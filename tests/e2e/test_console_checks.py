@@ -568,6 +568,18 @@ def test_story_in_the_page_is_that_of_the_command_line(page: Page, cluster: Loca
     expect(page.locator("main")).to_contain_text("The two rules part at step 9.")
 
 
+def test_rules_part_also_where_only_contents_differ(page: Page, cluster: LocalCluster):
+    """In `divergence` every LEO and HW is the same at the end, and one record is not; a step beyond the end is the last."""
+    page.goto(f"{url_of(cluster)}/#/lab/divergence?step=99")
+    expect(page.locator("main")).to_contain_text("The two rules part at step 14.")
+    expect(page.locator(".run").last).to_contain_text("The logs differ at offset 1")
+    shown = page.get_by_role("main").locator("output")
+    step, last = (int(each) for each in re.findall(r"\d+", shown.text_content() or ""))
+    assert step == last
+    page.get_by_role("button", name="Back").click()
+    expect(shown).to_have_text(f"step {last - 1} of {last}")
+
+
 def test_curl_gets_an_index_with_links_and_a_browser_the_page(cluster: LocalCluster):
     """PAGE 9.2."""
     for accept, kind in (("*/*", "application/json"), ("text/html", "text/html")):

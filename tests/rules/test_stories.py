@@ -34,6 +34,19 @@ def test_folded_steps_are_the_states_of_the_lab(name: str):
         assert (state["summary"], row["number"]) == (step.what, step.number)
 
 
+@pytest.mark.parametrize("name", STORIES)
+def test_the_leader_of_a_state_is_that_of_the_highest_epoch(name: str):
+    """A deposed leader that has not heard of it does not stand in for its successor; a cut cable deposes nobody."""
+    document, run = played(name, ()), find(name).play()
+    state = document["before"]
+    for row, step in zip(document["steps"], run.steps[1:], strict=True):
+        state = applied(state, row["changes"])
+        epochs = {node: view.epoch for node, view in step.after.items() if view.role.startswith("leader")}
+        found = state["partition"]["leader"]
+        assert epochs.get(found) == max(epochs.values(), default=None), (step.number, found)
+        assert found is None or state["partition"]["isr"] == step.after[found].isr.split(","), step.number
+
+
 def test_a_story_under_two_rules_ends_differently():
     """The data loss of before KIP-101 is in the answer of one and not of the other."""
     old, new = (played("data-loss", (("truncation", each),)) for each in ("high-watermark", "leader-epoch"))

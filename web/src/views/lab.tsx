@@ -58,10 +58,15 @@ function partitionOf({ partition }: StoryState): Partition {
   return { ...partition, leader: partition.leader === null ? null : { id: partition.leader }, leader_epoch: partition.leader_epoch ?? 0, replicas: Object.fromEntries(replicas) };
 }
 
-/** The first step after which two runs of a story differ; -1: none does. */
+/** What each step shows: the logs' contents differ at times where no state does, and then only sentences say so. */
+function shownOf(story: Story): string[] {
+  return statesOf(story).map(({ partition }, index) => JSON.stringify([partition, story.steps[index - 1]?.w, story.steps[index - 1]?.lines]));
+}
+
+/** The first step in which two runs of a story differ; -1: none does. */
 function partingStep(left: Story, right: Story): number {
-  const [one, other] = [statesOf(left), statesOf(right)];
-  return one.findIndex((state, index) => JSON.stringify(state.partition) !== JSON.stringify(other[index]?.partition));
+  const other = shownOf(right);
+  return shownOf(left).findIndex((each, index) => each !== other[index]);
 }
 
 function Run({ story, at, title }: { story: Story; at: number; title: string }): JSX.Element {
@@ -86,13 +91,14 @@ export function StoryView({ name, query }: { name: string; query: URLSearchParam
   const { value, failed } = usePolled(NEVER_MS, () => readBoth(name), [name]);
   const [left, right] = value ?? [];
   const last = Math.max(0, ...(value ?? []).map((each) => each.steps.length));
-  const [at, setAt] = useState(Number(query.get("step")) || 0);
+  const [wanted, setAt] = useState(Math.max(0, Math.trunc(Number(query.get("step"))) || 0));
+  const at = Math.min(last, wanted);
   const go = (next: number) => setAt(Math.min(last, Math.max(0, next)));
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       if ((event.target as Element).closest("input, select, textarea, pre")) return;
       if (event.key === "ArrowRight") setAt((now) => Math.min(last, now + 1));
-      if (event.key === "ArrowLeft") setAt((now) => Math.max(0, now - 1));
+      if (event.key === "ArrowLeft") setAt((now) => Math.max(0, Math.min(last, now) - 1));
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
@@ -106,7 +112,7 @@ export function StoryView({ name, query }: { name: string; query: URLSearchParam
       <section>
         <p>{left.about}</p>
         <p class="soft">{LEGEND} <button onClick={() => explain(TERMS)}>HW, LEO?</button></p>
-        <p class="lead" role="status">{parting < 0 ? "Both rules give the same states." : `The two rules part at step ${left.steps[parting - 1]?.number ?? 0}.`}</p>
+        <p class="lead" role="status">{parting < 0 ? "Both rules give the same steps." : `The two rules part at step ${left.steps[parting - 1]?.number ?? 0}.`}</p>
         <div class="why">
           <button onClick={() => go(at - 1)} disabled={at === 0}>◀ Back</button><button class="main" onClick={() => go(at + 1)} disabled={at === last}>Next ▶</button>
           <input type="range" aria-label="Step" min={0} max={last} value={at} onInput={(event) => go(Number(event.currentTarget.value))} />
