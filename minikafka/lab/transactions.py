@@ -292,9 +292,7 @@ STORIES: Final[Mapping[str, Story]] = {
         about="A committed and an aborted transaction, read with read_uncommitted and with read_committed",
         play=_isolation_levels,
     ),
-    "zombie-producer": Story(
-        about="A producer wakes up after its successor has committed", play=_zombie_producer, references=("KIP-890",)
-    ),
+    "zombie-producer": Story(about="A producer wakes up after its successor has committed", play=_zombie_producer),
     "coordinator-dies": Story(
         about="A transaction coordinator dies between its decision and the markers", play=_coordinator_dies
     ),

@@ -20,7 +20,7 @@ A line is a verb, words, and options of the form ``name=value`` (:class:`Command
     proposals held|flow               keep ISR proposals on their way / let the controller answer at once
     settle N                          the controller handles N's proposal
     kill N.. / power-cut N.. / stop N / restart N.. / wipe N (an empty disk in place of a dead one's)
-    cut N / heal N                    no peer and no controller is reached
+    cut N / heal N                    no peer and no controller is reached: it cannot start, or stop in good order
     deaf N / hear N                   metadata and controller's answers do not arrive / arrive
     expire N                          its session ends
     elect N [isr=N,N]                 the script elects (ISR: by default the live members of the old one);
@@ -28,7 +28,7 @@ A line is a verb, words, and options of the form ``name=value`` (:class:`Command
     checkpoint N.. / sync N..         the high watermark to disk / the log to disk
     log N..                           say what the log holds
     state                             say what the controller has recorded
-    place brokers=N partitions=N factor=N        say where replicas go (S18)
+    place [brokers=3] [partitions=1] [factor=1]  say where replicas go (S18)
 
 Rules for this file: it calls the lab cluster and says what was done. It knows no rule of replication.
 """

@@ -119,6 +119,7 @@ def test_list_as_json_is_a_contract():
         line.split()[0] for line in told("list").stdout.splitlines()[1:]
     ], "the names that people see"
     assert scenarios["s22_data_loss"]["runs"][0] == {"truncation": "high-watermark"}
+    assert scenarios["zombie-producer"]["references"] == ["KIP-98"], "a transactional id has one producer"
     assert [each["assignor"] for each in scenarios["rebalance"]["runs"]] == list(STORY_ASSIGNORS)
     for each in scenarios.values():
         assert each["name"] == (*each["aliases"], each["scenario"])[0]
@@ -408,6 +409,21 @@ def test_all_runs_that_a_file_expects_are_checked_by_the_command():
         for expected in read(LIBRARY / f"{name}.txt").expected:
             options = [word for key, value in expected.options for word in ("--set", f"{key}={value}")]
             told("run", name, *options)
+
+
+@pytest.mark.parametrize(
+    "command", ["lab run data-loss", "lab run rebalance", "lab compare rebalance", "lab run coordinator-dies"]
+)
+def test_documented_tables_are_what_the_command_prints(command: str):
+    """docs/lab.md shows excerpts: each line of them is one that the command prints now, in the same order."""
+    text = (ROOT / "docs/lab.md").read_text(encoding="utf-8")
+    printed = told(*command.split()[1:]).stdout.splitlines()
+    head = next(line for line in printed if line.startswith(("step ", "time ", "what was done ")))
+    (excerpt,) = [block for block in re.findall(r"^```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if head in block]
+    lines = excerpt.splitlines()[excerpt.splitlines().index(head) :]
+    rest = iter(printed)
+    assert [line for line in lines if line not in rest] == [], "copy the lines again from the command"
+    assert len(lines) > 4
 
 
 def test_documented_commands_exist():
