@@ -367,7 +367,7 @@ class LabCluster:
             self.say(f"{self.name(member)}: {seen}, {behind} record{'s' * (behind != 1)} behind")
 
     def settle_proposal(self, node: Node) -> None:
-        """The controller decides; the leader hears the answer if it listens, everybody reads what was recorded."""
+        """The controller decides; the leader hears the answer if it listens, all brokers read what was recorded."""
         role, proposal = self.proposals.pop(node.id)
         if not node.connected:
             self.proposals[node.id] = (role, proposal)

@@ -580,6 +580,15 @@ def test_rules_part_also_where_only_contents_differ(page: Page, cluster: LocalCl
     expect(shown).to_have_text(f"step {last - 1} of {last}")
 
 
+def test_a_story_shows_which_broker_is_cut_off(page: Page, cluster: LocalCluster):
+    """PAGE 9.18: the lanes say what the table's role says, also in the steps after the cut, and of a leader."""
+    page.goto(f"{url_of(cluster)}/#/lab/deposed-leader-tail-is-cut?step=5")
+    expect(page.locator(".run")).to_have_count(2)
+    for run in page.locator(".run").all():
+        expect(run.locator("[data-replica='1'] b")).to_have_text("1 ♛ leader, cut off")
+        expect(run.locator("[data-replica='2'] b")).to_have_text("2 follower")
+
+
 def test_curl_gets_an_index_with_links_and_a_browser_the_page(cluster: LocalCluster):
     """PAGE 9.2."""
     for accept, kind in (("*/*", "application/json"), ("text/html", "text/html")):

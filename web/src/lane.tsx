@@ -37,7 +37,7 @@ function Lane({ replica, from, to, partition }: Drawn): JSX.Element {
   }
   return <div class={leads ? "lane leader" : "lane follower"} data-replica={replica.id}>
     <div class="head">
-      <b>{replica.id}{leads ? " ♛ leader" : replica.role === "unknown" ? " role unknown" : ` ${replica.role}`}</b>
+      <b>{replica.id}{leads ? " ♛ leader" : replica.role === "unknown" ? " role unknown" : ` ${replica.role}`}{replica.cut_off ? ", cut off" : ""}</b>
       {replica.why ? <button class={chip} onClick={() => explain(replica.why)}>{standing}</button> : <span class={chip}>{standing}</span>}
       <span>LEO {shown(leo)}</span><span>HW {shown(hw)}</span>
       {leads ? <>{lso !== undefined && <span>LSO {shown(lso)}</span>}<span>epoch {partition.leader_epoch}</span></>

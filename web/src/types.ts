@@ -4,6 +4,8 @@ export interface Replica {
   /** The broker's id; in a story, its name. */
   id: number | string;
   role: string;
+  /** Only in a story: neither peers nor the controller reach it. */
+  cut_off?: boolean;
   in_sync: boolean;
   why: string;
   /** What the leader knows of this replica's log; without such a leader, the replica's own log end offset. */
