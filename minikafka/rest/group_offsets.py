@@ -6,14 +6,14 @@ have different outcomes is 207, each with its own problem; when all failed, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
 from minikafka.rest import groups
-from minikafka.rest.leaders import first_error, from_coordinator, look_up, partition_of, unknown_topic
+from minikafka.rest.leaders import first_error, from_coordinator, in_turn, look_up, partition_of, unknown_topic
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.permissions import check_may
@@ -225,11 +225,15 @@ async def post_reset(visit: Visit) -> Json:
         raise kafka.GroupIdNotFound(f"group {group} has committed nothing: name the partitions in topics")
     new = await _new_offsets(visit, reset.goal(visit.host.world.clock.wall_ms()), wanted, before)
     dry_run = reset.dry_run is True
+
+    def commit(part: list[tuple[TopicPartition, Offset]]) -> Awaitable[Reply]:
+        partitions = tuple(g.CommitPartition(**each._asdict(), offset=offset) for each, offset in part)
+        return committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
+
     if not dry_run:
-        partitions = tuple(g.CommitPartition(**each._asdict(), offset=offset) for each, offset in new.items())
-        done = await committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
-        if done.status != 200:
-            refused = [f"{each['topic']}-{each['partition']}" for each in done.body["offsets"] if "problem" in each]
+        outcomes = [each for done in await in_turn(new.items(), commit) for each in done.body["offsets"]]
+        refused = [f"{each['topic']}-{each['partition']}" for each in outcomes if "problem" in each]
+        if refused:
             message = f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets"
             raise kafka.RequestTimedOut(message, outcome=kafka.UNKNOWN)
     offsets = [
@@ -294,6 +298,10 @@ async def delete_offsets(visit: Visit) -> Json:
         partitions = sorted(each for each in await groups.committed_of(visit, group) if each.topic == topic)
         if not partitions and topic not in visit.host.image.topics:
             raise unknown_topic(visit.host, topic)
-    request = g.OffsetDeleteRequest(group_id=group, partitions=m.PartitionName.each(partitions))
-    await from_coordinator(visit, group, request, failed=first_error("partitions"))
+
+    def delete(part: list[TopicPartition]) -> Awaitable[Any]:
+        request = g.OffsetDeleteRequest(group_id=group, partitions=m.PartitionName.each(part))
+        return from_coordinator(visit, group, request, failed=first_error("partitions"))
+
+    await in_turn(partitions, delete)
     return _Forgotten(group=group, deleted=partitions).out()

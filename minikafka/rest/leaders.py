@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from minikafka import errors as kafka
 from minikafka.broker.coordinator_shards import GROUP, TRANSACTION
@@ -34,7 +34,7 @@ from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused
 from minikafka.wire import messages as m
-from minikafka.wire.apis import BY_REQUEST, in_parts
+from minikafka.wire.apis import BY_REQUEST, Item, in_parts
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.outcomes import EarlierAttempts, failure_of, outcome_of_all
 
@@ -45,6 +45,7 @@ PAUSE_S = 0.1
 KNOWN_WAIT_S = 3.0
 LOOK_UP_WAIT_S = 1.0
 """How long a broker may take for a request that waits for nothing."""
+Result = TypeVar("Result")
 COMPARED_NAMES_MAX = 200
 """Comparing a misspelled name with more topics would hold the loop for milliseconds."""
 
@@ -290,6 +291,19 @@ async def change(visit: Visit, request: Any, items: str = "", *, dry_run: bool =
     return changed
 
 
+async def change_partition(visit: Visit, request: Any, items: str, name: TopicPartition) -> PartitionImage:
+    """Let the active controller change one partition; return the partition after that.
+
+    Raises ProtocolError or Refused, with outcome ``written`` if the topic was deleted after the change.
+    """
+    await change(visit, request, items, **name._asdict())
+    try:
+        return partition_of(visit.host, name)
+    except kafka.UnknownTopicOrPartition as deleted:
+        deleted.outcome = kafka.WRITTEN
+        raise
+
+
 def _not_controller(visit: Visit, controller: NodeId, *, outcome: kafka.Outcome = kafka.NOT_WRITTEN) -> Refused:
     message = f"broker {visit.host.node_id} is not the active controller, broker {controller} is"
     return Refused(kafka.NotController(message, outcome=outcome), controller=visit.broker_out(controller))
@@ -431,6 +445,24 @@ async def from_coordinator(
             raise error
         earlier.note(error)
         await asyncio.sleep(pause_s)
+
+
+async def in_turn(items: Iterable[Item], change: Callable[[list[Item]], Awaitable[Result]]) -> list[Result]:
+    """Make one change in as many requests as it needs, one after the other.
+
+    If one fails after another has succeeded, the outcome of the whole is ``unknown``: it is done in part.
+    """
+    done: list[Result] = []
+    for part in in_parts(items):
+        try:
+            done.append(await change(part))
+        except (kafka.ProtocolError, Refused) as raised:
+            error = Refused.of(raised).error
+            if not done or error.outcome != kafka.NOT_WRITTEN:
+                raise
+            why = f"done only in part, in {len(done)} requests: {error.message}"
+            raise type(error)(why, outcome=kafka.UNKNOWN, **error.facts) from raised
+    return done
 
 
 async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) -> NodeId:

@@ -12,7 +12,7 @@ from typing import Any
 
 from minikafka import errors as kafka
 from minikafka.rest.cluster import registered
-from minikafka.rest.leaders import ask, change, check_known, partition_of
+from minikafka.rest.leaders import ask, change, change_partition, check_known, partition_of
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import PARTITION, TIMEOUT_MS, TOPIC
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Body, Handler, Json, Routes, Visit
@@ -275,8 +275,7 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None) -> Json:
     partition_of(visit.host, name)
     item = a.ReassignedPartition(**name._asdict(), replicas=replicas)
     request = a.AlterPartitionReassignmentsRequest(partitions=(item,), timeout_ms=visit[TIMEOUT_MS])
-    await change(visit, request, "responses")
-    state = partition_of(visit.host, name)
+    state = await change_partition(visit, request, "responses", name)
     moving = a.OngoingReassignment(
         **name._asdict(), replicas=state.replicas, adding_replicas=state.adding, removing_replicas=state.removing
     )

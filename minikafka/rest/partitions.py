@@ -18,7 +18,14 @@ from minikafka.quorum.image import PartitionImage
 from minikafka.rest import sentences
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import Host, Scene, leader_members
-from minikafka.rest.leaders import change, controller_of, current_leader, may_forward, partition_of, refuse_to_forward
+from minikafka.rest.leaders import (
+    change_partition,
+    controller_of,
+    current_leader,
+    may_forward,
+    partition_of,
+    refuse_to_forward,
+)
 from minikafka.rest.model import Model, many_of, member, one
 from minikafka.rest.parameters import FORWARD
 from minikafka.rest.route import LEADER_PROBLEMS, Json, Routes, Visit
@@ -220,8 +227,7 @@ async def post_election(visit: Visit) -> Json:
     request = m.ElectLeadersRequest(
         election_type=election, partitions=m.PartitionName.each([name]), leader_epochs=epochs
     )
-    await change(visit, request, "partitions", topic=name.topic, partition=name.partition)
-    image = partition_of(visit.host, name)
+    image = await change_partition(visit, request, "partitions", name)
     leader = leader_out(visit.host, image, visit.context.listener)
     return _Elected.out_of(image, topic=name.topic, type=election, leader=leader)
 
