@@ -74,7 +74,7 @@ STATUS_WORDS = {
     429: "Too much of this is under way.",
     503: "It cannot be done now; nothing was written.",
     504: "It may have been done, or may not.",
-    507: "The disk failed.",
+    507: "The disk failed; `outcome` says whether a change may have been done.",
 }
 
 INSTANCE = "/v1/topics/orders#2.1763778900123.17"

@@ -5,9 +5,9 @@
 - Each batch is atomic. Batches for several partitions are not: 207 when some failed, each with its own problem; when
   all failed, the worst of them is the answer.
 - 200 when it is acknowledged as ``acks`` asks (default ``all``), 202 for ``acks=0``: nothing is known then.
-- What may have been written is 504, outcome *unknown*: sending again may write twice, unless the request carries the
-  headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``; KIP-98). Then a repetition
-  is answered with where it was written the first time, and ``"duplicate": true``.
+- What may have been written is 504 (507 when the disk failed), outcome *unknown*: sending again may write twice, unless
+  the request carries the headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``;
+  KIP-98). Then a repetition is answered with where it was written the first time, and ``"duplicate": true``.
 - With the header ``Transactional-Id`` beside these the batch is part of the producer's open transaction, which begins
   with its first batch (``transactions.py``). Sequences begin at 0 in each transaction.
 - A raw body (``application/octet-stream``, ``text/plain``) is one value, unchanged; ``Kafka-Key`` and
