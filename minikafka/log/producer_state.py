@@ -20,7 +20,7 @@ Rules for this file:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -411,18 +411,22 @@ class ProducerState:
 
     def active(self) -> list[ProducerEntry]:
         """The newest batch of each producer and its open transaction, by producer id."""
-        return [
-            ProducerEntry(
-                producer_id,
-                producer.epoch,
-                producer.window[-1].last_sequence if producer.window else NO_SEQUENCE,
-                producer.window[-1].last_offset if producer.window else NO_OFFSET,
-                producer.last_timestamp,
-                producer.coordinator_epoch,
-                producer.transaction_start,
-            )
-            for producer_id, producer in sorted(self._producers.items())
-        ]
+        return list(self.each_active())
+
+    def each_active(self) -> Iterator[ProducerEntry]:
+        """As :meth:`active`, one after the other: callers may pause in between, and producers may change meanwhile."""
+        for producer_id in sorted(self._producers):
+            producer = self._producers.get(producer_id)
+            if producer is not None:
+                yield ProducerEntry(
+                    producer_id,
+                    producer.epoch,
+                    producer.window[-1].last_sequence if producer.window else NO_SEQUENCE,
+                    producer.window[-1].last_offset if producer.window else NO_OFFSET,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_start,
+                )
 
     def last_batch(self, producer_id: int) -> tuple[int, int, Offset] | None:
         """(epoch, last sequence, last offset) of a producer's newest batch; None when it is not known."""

@@ -1,4 +1,6 @@
-"""Positions in a log: what is listed, for many partitions in turns; where an epoch ends; what is deleted."""
+"""Positions in a log: what is listed, for many partitions in turns; where an epoch ends; what is deleted. And its
+producers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from minikafka.broker.api import describe
 from minikafka.broker.api.offsets import (
     LISTED_PER_TURN,
     SEARCH_COST,
@@ -30,6 +33,8 @@ from minikafka.wire.messages import (
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    DescribeProducersPartition,
+    DescribeProducersRequest,
     EpochQuery,
     ListedOffset,
     ListOffsetsPartition,
@@ -38,7 +43,7 @@ from minikafka.wire.messages import (
     OffsetForLeaderEpochRequest,
 )
 from minikafka.wire.records import Record, build_batch
-from tests.rules.log_words import TIME, client_batch, open_log
+from tests.rules.log_words import TIME, client_batch, from_producer, open_log
 from tests.rules.memory_disk import MemoryDisk
 
 
@@ -62,7 +67,9 @@ class Replicas:
             self.leader = SimpleNamespace(
                 log=self.log, epoch=0, high_watermark=end, knows_its_watermark=True, partition="orders-0"
             )
-        return SimpleNamespace(as_leader=lambda _=None: self.leader, partition=TopicPartition("orders", 0))
+        return SimpleNamespace(
+            as_leader=lambda _=None: self.leader, partition=TopicPartition("orders", 0), log=self.log
+        )
 
     def storage_guard(self, _: Any) -> Any:
         return nullcontext()
@@ -111,6 +118,27 @@ async def test_partitions_are_listed_in_turns(timestamp: int, per_turn: int, cou
         assert count <= LISTED_PER_TURN
     assert isinstance(answer, ListOffsetsResponse)
     assert [each.partition for each in answer.partitions] == list(range(count))
+
+
+async def test_the_producers_of_a_partition_are_described_in_turns(monkeypatch: pytest.MonkeyPatch):
+    """A partition may have 100,000: in one turn they held the loop for 0.3 s. One that expires meanwhile is left out."""
+    monkeypatch.setattr(describe, "PRODUCERS_PER_TURN", 2)
+    log = open_log(MemoryDisk(), TopicConfig())
+    for producer_id in (3, 5, 7, 8, 9):
+        log.append_as_leader(from_producer(producer_id, 0, "x"), leader_epoch=0, wall_ms=TIME)
+    every, one = (DescribeProducersPartition(topic="t", partition=0, producer_id=each) for each in (-1, 5))
+    answer = describe.handle_describe_producers(
+        cast("Any", Replicas(log)), DescribeProducersRequest(partitions=(every, one))
+    )
+    task = asyncio.ensure_future(cast("Awaitable[Any]", answer))
+    await asyncio.sleep(0)
+    for now_ms in (TIME, TIME + 1):
+        log.producers.expire(now_ms=now_ms, idle_max_ms=0, high_watermark=log.end_offset)
+    log.append_as_leader(from_producer(9, 0, "x"), leader_epoch=0, wall_ms=TIME)
+    assert not task.done()
+    described, unknown = (await task).partitions
+    assert [each.producer_id for each in described.active] == [3, 5, 9]
+    assert (unknown.producer_id, unknown.last_sequence, unknown.active) == (5, -1, ())
 
 
 @pytest.mark.parametrize(
