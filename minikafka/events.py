@@ -395,7 +395,7 @@ _KINDS: Final = (
         "offset last_epoch epoch end",
         "a voter's metadata log parted from the leader's, in which epoch {epoch} ends at {end}",
     ),
-    _kind("quorum_fetch_refused", "code leader epoch", "leader {leader} refused a fetch of metadata: error {code}"),
+    _kind("quorum_fetch_refused", "error code leader epoch", "leader {leader} refused a fetch of metadata: {error}"),
     _kind("quorum_farewell_unheard", "epoch", "no voter responded when it resigned in quorum epoch {epoch}"),
     _kind("quorum_farewell_unsaid", "epoch why", "it could not resign in quorum epoch {epoch}"),
     _kind("pre_vote_yielded", "epoch candidate", "leaves the election of a controller to {candidate}"),

@@ -253,8 +253,9 @@ def _quorum(facts: ClusterFacts) -> Iterator[Finding]:
 def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[NodeId]) -> Iterator[Finding]:
     troubles: dict[str, list[int]] = {}
     minimum = int(settings.get("min.insync.replicas", 1))
+    minimums: dict[int, int] = {}
     for each in topic.partitions:
-        needed = effective_min_isr(minimum, each.replicas, each.adding_replicas)
+        needed = minimums[each.partition] = effective_min_isr(minimum, each.replicas, each.adding_replicas)
         in_sync = len(each.isr)
         if each.leader == NO_NODE or each.leader not in living:
             troubles.setdefault("offline", []).append(each.partition)
@@ -268,7 +269,7 @@ def _topic(topic: DescribedTopic, settings: Mapping[str, str], living: list[Node
             troubles.setdefault("away", []).append(each.partition)
         if each.adding_replicas or each.removing_replicas:
             troubles.setdefault("moving", []).append(each.partition)
-    yield from _trouble_findings(topic, minimum, troubles)
+    yield from _trouble_findings(topic, minimum, minimums, troubles)
     factors = Counter(replication_factor(each) for each in topic.partitions)
     if factors and max(factors) == 1 and len(living) > 1:
         what = "each partition has one replica: while its broker is down, its records cannot be read"
@@ -291,13 +292,18 @@ _TROUBLES = {
 }
 
 
-def _trouble_findings(topic: DescribedTopic, minimum: int, troubles: Mapping[str, list[int]]) -> Iterator[Finding]:
+def _trouble_findings(
+    topic: DescribedTopic, minimum: int, minimums: Mapping[int, int], troubles: Mapping[str, list[int]]
+) -> Iterator[Finding]:
+    """``minimums``: what counts in each partition, never more than its replicas, where ``minimum`` is configured."""
     for kind, (level, check, what, do) in _TROUBLES.items():
         numbers = troubles.get(kind)
         if numbers:
             many = len(numbers) > NAMED_MAX
             where = f"{topic.topic}-{ids(numbers[:NAMED_MAX])}" + (f",... ({len(numbers)} partitions)" if many else "")
-            detail = f" ({minimum})" if kind in {"under", "at"} else ""
+            effective = {minimums[each] for each in numbers}
+            which = f"{minimum}, in effect {ids(sorted(effective))}" if effective != {minimum} else f"{minimum}"
+            detail = f" ({which})" if kind in {"under", "at"} else ""
             yield Finding(level, check, where, what + detail, do)
 
 

@@ -143,7 +143,7 @@ def on_snapshot_chunk(
     if not isinstance(role, Follower) or (role.epoch, role.leader_id) != (ask.epoch, ask.peer):
         return False
     if response.error_code or response.position != position or not response.unaligned_records:
-        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+        _report_refusal(core, ask, response.error_code)
         return False
     core.hear_leader(role, now)
     return True
@@ -163,9 +163,14 @@ def of_another_cluster(response: m.Failed) -> str:
     return next((each.error_message or kafka.InconsistentClusterId.name for each in refused), "")
 
 
+def _report_refusal(core: QuorumCore, ask: FetchAsk, code: int) -> None:
+    error = kafka.error_name(code)
+    core.events("quorum_fetch_refused", error=error, code=code, leader=ask.peer, epoch=ask.epoch)
+
+
 def _step(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float) -> FetchStep:
     if response.error_code or len(response.partitions) != 1:
-        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+        _report_refusal(core, ask, response.error_code)
         return Wait(now + core.retry_backoff_s)
     answer = response.partitions[0]
     before = core.role
@@ -176,7 +181,7 @@ def _step(core: QuorumCore, ask: FetchAsk, response: m.FetchResponse, now: float
         # The answer belongs to an epoch that is over here. The present leader is asked at once.
         return Wait(now if isinstance(core.role, Follower) else now + core.retry_backoff_s)
     if answer.error_code:
-        core.events("quorum_fetch_refused", code=answer.error_code, leader=ask.peer, epoch=ask.epoch)
+        _report_refusal(core, ask, answer.error_code)
         return Wait(now + core.retry_backoff_s)
     core.hear_leader(role, now)
     role.last_answer = response.session_id

@@ -186,6 +186,11 @@ class LocalCluster:
         async with AdminClient(**self.client_settings()) as admin:
             await admin.create_acls(acls)
 
+    def __repr__(self) -> str:
+        running = [each for each in self.node_ids if each in self._nodes]
+        state = f"{len(running)} of {len(self.node_ids)} brokers running" if self.is_running else "not running"
+        return f"<LocalCluster {self.bootstrap}, {state}>"
+
     @property
     def is_running(self) -> bool:
         """Return True if the cluster is started and not stopped; brokers may be down."""

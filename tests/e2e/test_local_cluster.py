@@ -275,6 +275,16 @@ def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
         assert again.sync.wait.leader("orders") in (1, 2, 3)
 
 
+def test_a_cluster_shows_its_addresses_and_which_brokers_run(tmp_path):
+    """In a debugger, and in the output of a test that failed."""
+    cluster = LocalCluster(3, tmp_path, QUICK)
+    assert repr(cluster) == f"<LocalCluster {cluster.bootstrap}, not running>"
+    with cluster:
+        cluster.sync.kill(2)
+        assert repr(cluster) == f"<LocalCluster {cluster.bootstrap}, 2 of 3 brokers running>"
+    assert repr(cluster) == f"<LocalCluster {cluster.bootstrap}, not running>"
+
+
 def test_people_find_a_door(tmp_path):
     """D7: /readyz and /v1 on the same port, and JSON on /rpc, so that curl is enough."""
     with LocalCluster(1, tmp_path) as cluster:

@@ -173,12 +173,20 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
         def test_shared(minikafka_shared_cluster): ...
 
         @pytest.mark.minikafka(brokers=1)
+        def test_without_a_cluster(): ...
+
+        @pytest.mark.minikafka(brokers=1)
+        def test_that_requests_one_by_a_call(request):
+            assert len(request.getfixturevalue("minikafka_cluster").node_ids) == 1
+
+        @pytest.mark.minikafka(brokers=1)
         class TestBoth:
             def test_some_share(self, minikafka_shared_broker): ...
+            def test_some_have_none(self): ...
         """
     )
     result = run()
-    result.assert_outcomes(errors=7, passed=1)
+    result.assert_outcomes(errors=7, failed=1, passed=3)
     result.stdout.fnmatch_lines(
         [
             "*takes brokers=N, config={...}, security_protocol='SASL_SSL', * not broker*",
@@ -188,6 +196,7 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
             "*config=*num.partitions=1*: a dictionary is needed*",
             "*users=*ann*: a dictionary is needed*",
             "*has no effect on minikafka_shared_cluster*",
+            "*has no effect on this test, which has no cluster of its own; use minikafka_cluster*",
         ]
     )
 

@@ -154,6 +154,15 @@ def test_one_partition(told: dict[str, object], expected: tuple[str, str]):
     assert found(cluster(topics=(partition(**told),))) == [(*expected, where)]
 
 
+def test_the_minimum_that_is_named_is_the_one_in_effect():
+    """min.insync.replicas beyond the replication factor counts as the latter, by the rule of leaders and controllers."""
+    facts = cluster(topics=(partition(replicas=(1, 2), isr=(1, 2)), partition(1, isr=(1, 2))))
+    facts.topic_settings = {"t": {"min.insync.replicas": "4"}}
+    below, at = findings(facts)
+    assert (below.where, below.what[-16:]) == ("t-1", "(4, in effect 3)")
+    assert (at.where, at.what[-16:]) == ("t-0", "(4, in effect 2)")
+
+
 def test_partitions_with_the_same_trouble_are_one_finding():
     """A thousand lines would hide what they say."""
     bad = [partition(number, leader=-1, isr=()) for number in (0, 2)]

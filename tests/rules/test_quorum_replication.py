@@ -26,7 +26,7 @@ from minikafka.wire.messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from tests.rules.quorum_double import CLUSTER, WALL_MS, MemoryLog, Player, batch_of, make_core
+from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, Player, batch_of, make_core
 
 
 def leading(
@@ -612,6 +612,9 @@ def test_an_error_that_names_the_new_leader_is_followed():
     other = following(1)
     assert step_of(other, error_code=6).until == pytest.approx(1.02)
     assert other.leader_id == 2
+    assert isinstance(other.events, Journal)
+    kind, facts = other.events[-1]
+    assert (kind, facts["error"], facts["code"]) == ("quorum_fetch_refused", "NOT_LEADER_OR_FOLLOWER", 6)
 
 
 def test_what_a_member_of_another_cluster_answers_is_ignored():
