@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 
 from minikafka import AdminClient
+from minikafka.blocking.tls import speaks_tls
 from minikafka.cli.admin import call_admin
 from minikafka.cli.foreground import serve_broker
-from minikafka.cli.running import Failure, lone_command, run_until_asked
+from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure, lone_command, run_until_asked
 from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option, data_dir_option
 from minikafka.hosting.cluster_files import join, voters_text
@@ -61,6 +62,12 @@ def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple
         config=settings,
     )
     parsed = broker_settings(files.path, os.environ, ())
+    leader = voters.get(quorum.leader_id)
+    if leader is not None and not parsed.config.brokers_use_tls and speaks_tls(leader, CONNECT_TIMEOUT_S):
+        raise Failure(
+            f"the brokers of this cluster call each other with TLS, which broker {node} is not configured for: give "
+            f"{files.path} the TLS settings of the others, and start it with `minikafka serve`"
+        )
     exec_with_malloc_environment(["-m", "minikafka", "serve", str(files.path)])
     run_until_asked(lambda signals: serve_broker(parsed, files.path, signals))
 

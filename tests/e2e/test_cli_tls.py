@@ -100,6 +100,15 @@ def test_plain_text_is_refused_with_what_is_needed(cluster: LocalCluster):
         assert "check -b, --ca and --cert" in refused.output
 
 
+def test_broker_without_tls_does_not_join(cluster: LocalCluster, tmp_path: Path):
+    """It could reach no voter, and said so only after a minute."""
+    joining = [sys.executable, "-m", "minikafka", "join", *options(cluster), "--data-dir", str(tmp_path)]
+    done = subprocess.run(joining, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "call each other with TLS, which broker 2 is not configured for: give" in done.stderr
+    assert str(tmp_path / "broker-2" / "broker.properties") in done.stderr
+
+
 def test_what_connects_in_plain_text_refuses_https():
     """The source for Spark reads bootstrap servers so: its TLS is an option, without which it would send plain text."""
     with pytest.raises(InvalidConfig, match="asks for TLS, which cannot be used here"):
