@@ -536,7 +536,8 @@ class _Loader:
             return False
         first, epoch = self._first_batch(segment), self.epochs.epoch_at(segment.base_offset - 1)
         if self.last_batch is not None:
-            # The checkpoint may be older than the cut, too. It is not believed before the last segment that is.
+            # The checkpoint of epochs may be older than the cut, too: it is verified only behind the last segment that
+            # is believed.
             epoch = max(epoch, self.last_batch.leader_epoch)
         return first is not None and 0 <= first.leader_epoch < epoch
 

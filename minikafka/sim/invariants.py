@@ -72,14 +72,6 @@ class HwWithinLog(OfPartition):
             )
 
 
-ISR_CHANGES: Final = frozenset({"isr_expanded", "isr_shrunk", "isr_changed", "became_leader"})
-"""Events after which a leader has another ISR. Those of a controller on its broker name a ``leader_epoch``."""
-
-
-def _changes_isr(event: Event) -> bool:
-    return event.kind in ISR_CHANGES and "epoch" in event.facts
-
-
 class HwNeverBackInEpoch(OfPartition):
     """A leader's watermark never falls within its epoch (§10.12)."""
 
@@ -96,6 +88,14 @@ class HwNeverBackInEpoch(OfPartition):
             if leader.high_watermark < highest:
                 report(self.name, f"{view.life} {leader!r}: the watermark was {highest}")
             self._highest[key] = max(highest, leader.high_watermark)
+
+
+ISR_CHANGES: Final = frozenset({"isr_expanded", "isr_shrunk", "isr_changed", "became_leader"})
+"""Events after which a leader has another ISR. Those of a controller on its broker name a ``leader_epoch``."""
+
+
+def _changes_isr(event: Event) -> bool:
+    return event.kind in ISR_CHANGES and "epoch" in event.facts
 
 
 class EnoughInSync(OfPartition):

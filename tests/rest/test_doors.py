@@ -232,32 +232,27 @@ async def test_what_destroys_records_names_what_it_means(curl):
 
 
 @pytest.mark.parametrize(
-    ("first", "outcome", "status"),
-    [(NotController("it stepped down", outcome=UNKNOWN), UNKNOWN, 504), (NotController("moved"), NOT_WRITTEN, 404)],
+    ("first", "refusal", "outcome", "status"),
+    [
+        (NotController("it stepped down", outcome=UNKNOWN), BrokerIdNotRegistered, UNKNOWN, 504),
+        (NotController("moved"), BrokerIdNotRegistered, NOT_WRITTEN, 404),
+        (NetworkException("no answer", outcome=UNKNOWN), OffsetOutOfRange, UNKNOWN, 504),
+        (NotLeaderOrFollower("moved"), OffsetOutOfRange, NOT_WRITTEN, 416),
+    ],
 )
 async def test_a_refused_repetition_of_a_change_has_the_outcome_of_all_attempts(
-    curl, monkeypatch, first, outcome, status
+    curl, monkeypatch, first, refusal, outcome, status
 ):
-    """The broker may be gone because the controller that stepped down has recorded the first attempt."""
+    """The broker, or the records, may be gone because the first attempt was recorded and its response lost."""
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
-    refusals = curl.cluster.brokers[1].refuse["UnregisterBroker"] = [first, BrokerIdNotRegistered("no broker 2")]
-    answer = await curl("DELETE", "/v1/brokers/2", at=2)
-    assert answer.problem(status, "BROKER_ID_NOT_REGISTERED")["outcome"] == outcome
-    assert not refusals
-
-
-@pytest.mark.parametrize(
-    ("first", "outcome", "status"),
-    [(NetworkException("no answer", outcome=UNKNOWN), UNKNOWN, 504), (NotLeaderOrFollower("moved"), NOT_WRITTEN, 416)],
-)
-async def test_a_deletion_that_may_have_begun_is_never_answered_as_not_written(
-    curl, monkeypatch, first, outcome, status
-):
-    """Outcome: the leader may have deleted the records, with the response lost; the next attempt knows nothing of it."""
-    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
-    refusals = curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [first, OffsetOutOfRange("the log ends at 2")]
-    answer = await curl.post("/v1/topics/orders/partitions/0/truncate-before", {"offset": 3}, at=2)
-    assert answer.problem(status, "OFFSET_OUT_OF_RANGE")["outcome"] == outcome
+    broker, refusals = curl.cluster.brokers[1], [first, refusal("it is gone")]
+    if refusal is BrokerIdNotRegistered:
+        broker.refuse["UnregisterBroker"] = refusals
+        answer = await curl("DELETE", "/v1/brokers/2", at=2)
+    else:
+        broker.refuse_parts[ORDERS_0] = refusals
+        answer = await curl.post("/v1/topics/orders/partitions/0/truncate-before", {"offset": 3}, at=2)
+    assert answer.problem(status, refusal.name)["outcome"] == outcome
     assert not refusals
 
 
