@@ -73,6 +73,8 @@ let watchdog = 0;
 const lost = signal("");
 /** The broker answers, but no longer with states: the topic was deleted, say. */
 export const failed = signal("");
+/** Why there is no stream, in the broker's words: the partition does not exist, say. */
+export const refused = signal("");
 
 effect(() => {
   const live = byId("live");
@@ -94,6 +96,7 @@ function lose(): void {
 function hear(): void {
   heard = new Date();
   lost.value = "";
+  refused.value = "";
   lostSince.value = null;
   clearTimeout(watchdog);
   watchdog = setTimeout(lose, SILENCE_MS);
@@ -110,7 +113,7 @@ async function explainRefusal(scope: string): Promise<void> {
     const headers = { Accept: "text/event-stream, application/json" };
     const response = await fetch(`/v1/live?scope=${encodeURIComponent(scope)}`, { headers, signal: AbortSignal.timeout(RETRY_MS) });
     if (response.ok) await response.body?.cancel();
-    else health.value = (await response.json()).detail;
+    else if (scope === scopeNow.value) health.value = refused.value = (await response.json()).detail;
   } catch (error) {
     health.value = `The broker does not answer: ${messageOf(error)}`;
   }
@@ -173,6 +176,7 @@ export function follow(scope: string): void {
     seen.value = [];
     heard = null;
     failed.value = "";
+    refused.value = "";
   }
   source?.close();
   source = null;

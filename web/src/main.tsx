@@ -4,7 +4,7 @@ import { render, type JSX } from "preact";
 import { useLayoutEffect } from "preact/hooks";
 import { FaultBar, FaultsDrawer, brokerIds, drawerIsOpen } from "./faults";
 import "./keys";
-import { follow, hello, isFailure, pausedAt } from "./live";
+import { follow, hello, isFailure, pausedAt, refused } from "./live";
 import { leavingFor, peers, stay } from "./peers";
 import { byId, health } from "./shell";
 import { Scrubber, shownState } from "./time";
@@ -52,7 +52,8 @@ function stateNow(): object | null {
 
 function problemNow(): string {
   const state = shownState.value;
-  return state && isFailure(state) ? state.problem.detail : "";
+  if (!state) return refused.value;
+  return isFailure(state) ? state.problem.detail : "";
 }
 
 function View(): JSX.Element {
