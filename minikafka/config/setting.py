@@ -6,6 +6,7 @@ Rule for this file: it knows no setting by name.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import field
 from typing import Any
 
@@ -73,9 +74,8 @@ def _parsed_number(each: Any, name: str, text: str, low: float | None, high: flo
             f"{name}={shown}: {kind} in the digits 0 to 9 is needed, with nothing around it", setting=name
         )
     number = int(text) if is_whole else float(text)
-    highest = LONG_MAX if high is None else high
-    # A fraction is compared with a fraction: LONG_MAX is none, and its nearest one lies above it.
-    if (low is not None and number < low) or number > (highest if is_whole else float(highest)):
-        upper = "" if high is None else f" and at most {high}"
+    highest = high if high is not None else LONG_MAX if is_whole else sys.float_info.max
+    if (low is not None and number < low) or number > highest:
+        upper = f" and at most {highest}" if high is not None or number > highest else ""
         raise InvalidConfig(f"{name}={text}: at least {low}{upper} is needed", setting=name)
     return number

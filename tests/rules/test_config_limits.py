@@ -8,7 +8,9 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from minikafka.config import (
+    BROKER_NAME_OF,
     KNOWN_TO_KAFKA_ONLY,
+    LONG_MAX,
     NO_EFFECT,
     TOPIC_NAME_OF,
     BrokerConfig,
@@ -16,6 +18,7 @@ from minikafka.config import (
     parse_broker,
     parse_topic,
     table,
+    to_settings,
 )
 from minikafka.errors import InvalidConfig
 from tests.tidy.sources import product
@@ -35,16 +38,22 @@ def test_sizes_that_files_hold_in_32_bits_are_bounded(name: str) -> None:
         ("compression.type", "uncompressed", "none"),
         ("compression.gzip.level", "-1", "0"),
         ("compression.gzip.level", "9", "10"),
+        ("compression.gzip.level", "1", "-2"),
         ("compression.lz4.level", "17", "0"),
         ("compression.zstd.level", "-131072", "23"),
         ("preallocate", "true", "yes"),
         ("segment.jitter.ms", "5", "-1"),
+        ("segment.bytes", "14", "13"),
+        ("segment.ms", "1", "0"),
+        ("min.cleanable.dirty.ratio", "1", "1.01"),
+        ("min.cleanable.dirty.ratio", "0", "-0.01"),
         ("remote.storage.enable", "false", "true"),
         ("remote.log.copy.disable", "true", "1"),
         ("local.retention.ms", "-2", "-3"),
         ("local.retention.bytes", "-2", "-3"),
         ("leader.replication.throttled.replicas", "*", "*,0:1"),
         ("leader.replication.throttled.replicas", "0:1, 12:3", "0:1:2"),
+        ("leader.replication.throttled.replicas", "0:1", "0:"),
         ("follower.replication.throttled.replicas", "", "a:b"),
     ],
 )
@@ -68,6 +77,68 @@ def test_the_brokers_defaults_have_the_same_bounds(name: str) -> None:
     """A broker's default is the topic's value."""
     with pytest.raises(InvalidConfig, match="at most 2147483647"):
         parse_broker({name: str(2**31)})
+
+
+def test_every_topic_setting_has_its_own_default_at_the_broker() -> None:
+    """D8: a topic that sets nothing gets the value of the broker's setting of that meaning, not of another one."""
+    members = {name: each.name for name, each in table(BrokerConfig).items()}
+    for name, of_broker in BROKER_NAME_OF.items():
+        each = table(TopicConfig)[name]
+        if each.metadata["one_of"]:
+            value = next(one for one in each.metadata["one_of"] if one != each.default)
+        elif isinstance(each.default, bool):
+            value = not each.default
+        else:
+            value = each.metadata["low"] if each.default != each.metadata["low"] else each.default + 1
+        changed = BrokerConfig(**{members[of_broker]: value}).topic_defaults()
+        assert changed == replace(TopicConfig(), **{each.name: value}) != TopicConfig()
+
+
+def test_defaults_of_topics_are_those_of_kafka() -> None:
+    """D8, LogConfig of Kafka 4.0 (KIP-1030: a timestamp lies at most an hour ahead)."""
+    hour, day = 3_600_000, 86_400_000
+    assert to_settings(TopicConfig()) == {
+        "cleanup.policy": "delete",
+        "compression.gzip.level": "-1",
+        "compression.lz4.level": "9",
+        "compression.type": "producer",
+        "compression.zstd.level": "3",
+        "delete.retention.ms": str(day),
+        "file.delete.delay.ms": "60000",
+        "flush.messages": str(LONG_MAX),
+        "flush.ms": str(LONG_MAX),
+        "follower.replication.throttled.replicas": "",
+        "index.interval.bytes": "4096",
+        "leader.replication.throttled.replicas": "",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
+        "max.compaction.lag.ms": str(LONG_MAX),
+        "max.message.bytes": "1048588",
+        "message.timestamp.after.max.ms": str(hour),
+        "message.timestamp.before.max.ms": str(LONG_MAX),
+        "message.timestamp.type": "CreateTime",
+        "min.cleanable.dirty.ratio": "0.5",
+        "min.compaction.lag.ms": "0",
+        "min.insync.replicas": "1",
+        "preallocate": "false",
+        "producer.id.expiration.ms": str(day),
+        "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false",
+        "remote.storage.enable": "false",
+        "retention.bytes": "-1",
+        "retention.ms": str(7 * day),
+        "segment.bytes": str(1024**3),
+        "segment.index.bytes": str(10 * 1024**2),
+        "segment.jitter.ms": "0",
+        "segment.ms": str(7 * day),
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def test_defaults_can_be_set() -> None:
+    """What a tool shows of a broker or a topic can stand in its file."""
+    assert parse_broker(to_settings(BrokerConfig())).config == BrokerConfig()
+    assert parse_topic(to_settings(TopicConfig())) == TopicConfig()
 
 
 @pytest.mark.parametrize("config", [BrokerConfig, TopicConfig])
@@ -135,6 +206,20 @@ def test_fractions_are_read_as_strictly(text: str) -> None:
                 parse({each.metadata["name"]: text})
     assert parse_topic({"min.cleanable.dirty.ratio": "0.25"}).min_cleanable_dirty_ratio == 0.25
     assert parse_topic({"min.cleanable.dirty.ratio": "1e-1"}).min_cleanable_dirty_ratio == 0.1
+
+
+def test_fraction_without_an_upper_limit_may_be_kafkas_default() -> None:
+    """Tools of Kafka show log.cleaner.io.max.bytes.per.second as Double.MAX_VALUE; what is larger is named as such."""
+    name = "log.cleaner.io.max.bytes.per.second"
+    kafkas = "1.7976931348623157E308"
+    assert parse_broker({name: kafkas}).config.log_cleaner_io_max_bytes_per_second == float(kafkas)
+    for text in ("1.8E308", "9e999"):
+        with pytest.raises(InvalidConfig, match=f"={text}: at least 1 and at most 1.79"):
+            parse_broker({name: text})
+    with pytest.raises(InvalidConfig, match="=0: at least 1 is needed"):
+        parse_broker({name: "0"})
+    with pytest.raises(InvalidConfig, match=f"at least 1 and at most {LONG_MAX} is needed"):
+        parse_broker({"num.partitions": str(LONG_MAX + 1)})
 
 
 @pytest.mark.parametrize("port", ["\u0663", "\u00b2", "9_2", "65536", "", "9" * 5_000])
