@@ -35,8 +35,11 @@ def test_there_is_no_authorizer_by_default():
         ({"super.users": ""}, "super.users"),
         ({"super.users": "admin"}, "super.users"),
         ({"super.users": "User:admin;User:"}, "super.users"),
+        ({"super.users": ":admin"}, "super.users"),
         ({"super.users": "User:ANONYMOUS"}, "super.users"),
+        ({"super.users": "admin", "authorizer.class.name": ""}, "super.users"),
         ({"listeners": "BROKERS://127.0.0.1:9092"}, "inter.broker.listener.name"),
+        ({"controller.listener.names": "CLIENTS"}, "inter.broker.listener.name"),
     ],
     ids=str,
 )
@@ -62,6 +65,12 @@ def test_a_listener_with_tls_certificates_and_an_authorizer_may_be_reached_by_st
     """One listener for brokers and clients: what each of them may do follows from its certificate."""
     config = parse_broker({**SECURED, **TLS}).config
     assert (config.insecure, config.brokers_use_tls, config.brokers_scheme) == (False, True, "https")
+
+
+def test_brokers_with_certificates_may_let_clients_do_without():
+    """ssl.client.auth=requested: brokers have names by their certificates, other clients are User:ANONYMOUS."""
+    local = {"listeners": "SSL://127.0.0.1:9092", "ssl.client.auth": "requested"}
+    assert parse_broker({**SECURED, **TLS, **local}).config.ssl_client_auth == "requested"
 
 
 @pytest.mark.parametrize(

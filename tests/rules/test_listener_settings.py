@@ -54,6 +54,7 @@ def test_users_of_a_jaas_text(text: str, users: dict[str, str]) -> None:
         f'{PLAIN} required user_ANONYMOUS="hunter2";',
         f'{PLAIN} required user_ann="hunter2;',
         f'{PLAIN} required user_ann=hun"ter2;',
+        f"{PLAIN} required user_ann=hunter2=x;",
         f'{PLAIN} required serviceName="hunter2";',
         f'{PLAIN} requireduser_ann="hunter2";',
         f'{SCRAM} required user_ann="hunter2";',
@@ -102,6 +103,10 @@ def test_passwords_are_hidden() -> None:
     shown = to_settings(config)
     assert shown[NAME] == "[hidden]"
     assert "hunter2" not in f"{config} {config!r} {shown} {config.sasl_listeners}"
+    of_scram = "listener.name.clients.scram-sha-512.sasl.jaas.config"
+    config_of_scram = parse_broker({**BASE, of_scram: f'{SCRAM} required username="a" password="hunter2";'}).config
+    assert to_settings(config_of_scram)[of_scram] == "[hidden]"
+    assert "hunter2" not in f"{config_of_scram!r} {config_of_scram.sasl_listeners}"
     changed = parse_broker({"log.retention.ms": "5"}, base=config).config
     assert changed.listener_overrides == config.listener_overrides
 
@@ -111,10 +116,16 @@ def test_passwords_are_hidden() -> None:
     [
         ({"sasl.enabled.mechanisms": "GSSAPI"}, "the mechanism 'GSSAPI' is not supported; use PLAIN, SCRAM-SHA-256"),
         ({"sasl.enabled.mechanisms": " , "}, "sasl.enabled.mechanisms is empty"),
-        ({"listener.name.clients.sasl.enabled.mechanisms": "plain"}, "'plain' is not supported"),
+        (
+            {"listener.name.clients.sasl.enabled.mechanisms": "plain"},
+            "listener.name.clients.sasl.enabled.mechanisms: the mechanism 'plain' is not supported",
+        ),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "enables PLAIN, but the listener has no users"),
         ({"listener.name.clients.connections.max.reauth.ms": "-1"}, "a whole number"),
         ({"listener.name.clients.connections.max.reauth.ms": "1" * 19 + "9"}, "a whole number"),
+        ({"listener.name.clients.connections.max.reauth.ms": "9" * 5_000}, "a whole number"),
+        ({"listener.name.clients.connections.max.reauth.ms": str(2**63)}, "a whole number"),
+        ({"listener.name.clients.max.connections": str(2**31)}, "a whole number"),
         (
             {"listener.name.other.sasl.enabled.mechanisms": "PLAIN"},
             "OTHER is no SASL listener; SASL listeners: CLIENTS",
@@ -131,6 +142,15 @@ def test_settings_that_cannot_be(settings: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse_broker(BASE | settings)
     assert said in str(caught.value)
+
+
+def test_numbers_of_a_listener_have_the_bounds_of_those_of_all_listeners() -> None:
+    """A time is a long, a number of connections is an int."""
+    lifetime, connections = "connections.max.reauth.ms", "max.connections"
+    for prefix in ("", "listener.name.clients."):
+        config = parse_broker({**BASE, prefix + lifetime: str(2**63 - 1), prefix + connections: str(2**31 - 1)}).config
+        assert config.sasl_listeners["CLIENTS"].reauthentication_ms_max == 2**63 - 1
+        assert (config.max_connections, config.connection_limits.get("CLIENTS", 2**31 - 1)) == (2**31 - 1, 2**31 - 1)
 
 
 PROTOCOLS = "listener.security.protocol.map"
@@ -155,6 +175,12 @@ def test_brokers_log_in_to_each_other() -> None:
     assert config.brokers_login == ("b1", "hunter2")
     assert "hunter2" not in f"{config!r} {to_settings(config)} {config.sasl_listeners}"
     assert parse_broker(BASE).config.brokers_login is None
+    scram = {"listener.name.ssl.scram-sha-512.sasl.jaas.config": f'{SCRAM} required username="other" password="x";'}
+    both = parse_broker(TOGETHER | scram).config
+    assert both.brokers_login == ("b1", "hunter2"), "with PLAIN, also if the listener has a login of SCRAM"
+    assert both.sasl_listeners["SSL"].passwords == {"b1": "hunter2", "b2": "x"}
+    without_acls = {"authorizer.class.name": "", "super.users": "", "mk.insecure": "true"}
+    assert parse_broker(TOGETHER | without_acls).config.brokers_login == ("b1", "hunter2")
 
 
 @pytest.mark.parametrize(
@@ -205,6 +231,9 @@ def test_logins_of_brokers_that_cannot_work_are_refused(changes: dict[str, str],
     assert "hunter2" not in str(caught.value)
 
 
+TRUSTED = {"ssl.truststore.location": "ca.pem"}
+
+
 def test_a_listener_beyond_loopback_must_encrypt_authenticate_and_authorize() -> None:
     """All three, or mk.insecure=true."""
     safe = {
@@ -221,6 +250,7 @@ def test_a_listener_beyond_loopback_must_encrypt_authenticate_and_authorize() ->
         {"listener.security.protocol.map": "CLIENTS:SSL"},
         {"authorizer.class.name": ""},
         {"listeners": "BROKERS://10.0.0.1:1,CLIENTS://0.0.0.0:2"},
+        {"listeners": "BROKERS://10.0.0.1:1,CLIENTS://0.0.0.0:2", "ssl.client.auth": "required", **TRUSTED},
     ):
         with pytest.raises(InvalidConfig, match="beyond loopback"):
             parse_broker(safe | unsafe)

@@ -73,8 +73,9 @@ def test_notice_names_the_setting_that_has_the_meaning_of_an_unused_one(name: st
 def test_listeners_with_any_free_port_do_not_share_it() -> None:
     """Port 0 is another one for each."""
     assert parse_broker({"listeners": "A://127.0.0.1:0,B://127.0.0.1:0"})
-    with pytest.raises(InvalidConfig, match="two listeners share a port"):
-        parse_broker({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"})
+    for other in ("127.0.0.1", "127.0.0.2"):
+        with pytest.raises(InvalidConfig, match="two listeners share a port"):
+            parse_broker({"listeners": f"A://127.0.0.1:1,B://{other}:1"})
 
 
 @pytest.mark.parametrize("name", ["mk.http.allowed.hosts", "mk.http.allowed.origins"])
@@ -114,6 +115,17 @@ def test_tokens_are_believed_only_by_keys_from_a_safe_place(name: str, wrong: st
     assert "secret" not in str(raised.value)
 
 
+def test_tokens_of_one_listener_need_keys_too() -> None:
+    """Without keys, issuer and audience the listener would start and refuse every token."""
+    settings = {"listeners": "A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map": "B:SASL_PLAINTEXT"}
+    for name in ("listener.name.b.sasl.enabled.mechanisms", "sasl.enabled.mechanisms"):
+        enabled = settings | {name: "SCRAM-SHA-256, OAUTHBEARER"}
+        with pytest.raises(InvalidConfig, match=r"needs sasl\.oauthbearer\.jwks\.endpoint\.url"):
+            parse_broker(enabled)
+        assert parse_broker(TOKENS | enabled).config.uses_tokens
+    assert not parse_broker(settings).config.uses_tokens
+
+
 def test_certificates_that_are_requested_need_a_truststore() -> None:
     """Also where only clients use TLS: no certificate could be checked."""
     settings = {
@@ -151,8 +163,17 @@ def test_broker_without_the_controllers_role_is_no_voter() -> None:
     others = {"controller.quorum.voters": "1@127.0.0.1:9093"}
     assert parse_broker({**settings, **others}).config.voters.keys() == {1}
     for voters in ({"controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094"}, {}):
-        with pytest.raises(InvalidConfig, match="names this node"):
+        with pytest.raises(InvalidConfig, match="names this node") as raised:
             parse_broker({**settings, **voters})
+        assert raised.value.facts["setting"] == "process.roles"
+
+
+def test_listener_of_controllers_is_not_advertised() -> None:
+    """Clients and brokers never learn of it, so an address of it would be ignored."""
+    settings = {"listeners": "A://127.0.0.1:1,B://127.0.0.1:2", "advertised.listeners": "B://localhost:2"}
+    assert parse_broker(settings).config.all_advertised.keys() == {"B"}
+    with pytest.raises(InvalidConfig, match="names B, which is no listener for clients: A are"):
+        parse_broker({**settings, "controller.listener.names": "B"})
 
 
 def test_names_of_listeners_are_compared_in_upper_case_and_without_spaces() -> None:
