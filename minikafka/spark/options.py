@@ -401,12 +401,12 @@ def _guarantee(given: _Given, *, streaming: bool) -> Guarantee:
 
 
 def parse_duration_ms(text: str) -> int:
-    """``15m``, ``500ms``, ``2 hours``: milliseconds; ValueError."""
+    """``15m``, ``500ms``, ``2 hours``, ``500`` (milliseconds, as in Spark): milliseconds; ValueError."""
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if found is None:
         raise ValueError(text)
     unit = found[2].removesuffix("s") if found[2] not in {"ms", "s"} else found[2]
-    scales = {"": 1000, "ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
+    scales = {"": 1, "ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
     scales |= {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000}
     scales["day"] = 86_400_000
     return int(found[1]) * scales[unit]

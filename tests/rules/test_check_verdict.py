@@ -352,6 +352,10 @@ def test_sequences_narrow_the_order_to_a_key() -> None:
     assert two_sends("k", 2).kinds() == {"nonmonotonic-send": 1}
     with pytest.raises(HistoryError, match="sequence 1 does not rise"):
         two_sends("k", 1).verdict()
+    story = Story()
+    for topic in ("t", "u"):
+        story.recorder.send("p", topic, "a", key="k", sequence=1)
+    assert story.verdict().ok, "a topic has sequences of its own"
 
 
 def test_keys_alone_do_not_narrow_the_order() -> None:
@@ -500,6 +504,8 @@ def test_nonmonotonic_poll_within_a_poll() -> None:
     """Offsets of one poll must rise."""
     story = Story().acknowledged("a", "b")
     assert story.read_rows([(0, "a"), (0, "a"), (1, "b")]).kinds() == {"int-nonmonotonic-poll": 1}
+    twice = Story().acknowledged("a", "b").read_rows([(0, "a"), (1, "b"), (0, "a"), (1, "b"), (1, "b")])
+    assert twice.kinds() == {"int-nonmonotonic-poll": 1}, "one finding a poll"
 
 
 def test_poll_skip_counts_the_records_passed_over() -> None:
@@ -621,6 +627,10 @@ def test_contradictions_are_errors_not_findings() -> None:
     story = Story()
     story.recorder.acknowledged(story.sent("a")[0], partition=1, offset=0)
     with pytest.raises(HistoryError, match="was sent to partition 0"):
+        story.verdict()
+    story = Story()
+    story.recorder.acknowledged(story.recorder.send("p", "t", "a"), partition=None, offset=0)
+    with pytest.raises(HistoryError, match="op 1 has an offset and no partition"):
         story.verdict()
     story = Story().replica(1, "a")
     with pytest.raises(HistoryError, match="other marks in line 1"):

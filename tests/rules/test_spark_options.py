@@ -43,6 +43,7 @@ def test_defaults_are_those_of_the_kafka_connector():
     assert (one.retry_count, one.retry_interval_s, one.poll_timeout_s) == (3, 1.0, 120.0)
     assert (one.max_offsets_per_trigger, one.min_offsets_per_trigger, one.max_trigger_delay_s) == (None, None, 900.0)
     assert (one.min_partitions, one.max_records_per_partition) == (None, None)
+    assert not one.push_filters
     assert [str(each) for each in one.bootstrap] == ["a:1", "b:2"]
 
 
@@ -60,6 +61,8 @@ def test_tls_has_the_names_of_kafkas_clients():
     for wrong, told in (
         ({"kafka.security.protocol": "SASL_SSL"}, "has no SASL"),
         (files, "needs kafka.security.protocol=SSL"),
+        ({"kafka.ssl.keystore.location": "me.pem"}, "keystore.location needs kafka.security.protocol=SSL"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.keystore.type": "PKCS12"}, "PEM is the only type"),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "PEM is the only type"),
     ):
         with pytest.raises(OptionError, match=told):
@@ -72,6 +75,18 @@ def test_names_are_case_insensitive_and_unused_kafka_settings_pass():
     parsed = parse_source({**given, "kafka.fetch.min.bytes": "7", "path": "x"}, streaming=True)
     assert parsed.selection == Selection(pattern="o.*")
     assert parsed.fail_on_data_loss is False
+
+
+def test_least_values_are_allowed():
+    """One limit for both bounds of a batch, no retries, no pause between them, and a group's id before a prefix of it."""
+    one = stream(minOffsetsPerTrigger="7", maxOffsetsPerTrigger="7")
+    assert (one.min_offsets_per_trigger, one.max_offsets_per_trigger) == (7, 7)
+    one = stream(minOffsetsPerTrigger="7", maxOffsetsPerTrigger="8")
+    assert (one.min_offsets_per_trigger, one.max_offsets_per_trigger) == (7, 8)
+    one = stream(**{"fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "0", "startingTimestamp": "0"})
+    assert (one.retry_count, one.retry_interval_s, one.starting) == (0, 0.0, ByTimestamp(everywhere_ms=0))
+    assert stream(**{"kafka.group.id": "g", "groupIdPrefix": "p"}).group_id_prefix == "g"
+    assert stream(groupIdPrefix="p").group_id_prefix == "p"
 
 
 @pytest.mark.parametrize(
@@ -153,16 +168,36 @@ def test_selections():
     assert assigned.selection.named_topics == ("b", "orders")
     assert assigned.selection.takes(T1)
     assert not assigned.selection.takes(T0)
+    assert [assigned.selection.takes_topic(topic) for topic in ("orders", "b", "c")] == [True, True, False]
+    assert Selection(assign=(T0, T1)).named_topics == ("orders",)
+    assert Selection(topics=("a", "orders")).takes(T0)
+    assert not Selection(topics=("a", "b")).takes(T0)
     assert parse_source({**BASE, "subscribe": "b, a"}, streaming=True).selection.topics == ("a", "b")
     pattern = Selection(pattern="ord")
     assert not pattern.takes(T0)
     assert Selection(pattern="ord.*").takes(T0)
 
 
-@pytest.mark.parametrize(("text", "ms"), [("15m", 900_000), ("500ms", 500), ("2 hours", 7_200_000), ("3", 3000)])
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        *(
+            ("15m", 900_000),
+            ("500ms", 500),
+            ("2 hours", 7_200_000),
+            ("3s", 3000),
+            ("1d", 86_400_000),
+            ("2MIN", 120_000),
+        ),
+        *((f"1 {unit}", ms) for unit, ms in (("millisecond", 1), ("sec", 1000), ("second", 1000), ("seconds", 1000))),
+        *((f"1 {unit}", ms) for unit, ms in (("minute", 60_000), ("h", 3_600_000), ("days", 86_400_000))),
+        pytest.param("60000", 60_000, id="without a unit, as Spark's Utils.timeStringAsMs: it was read as seconds"),
+    ],
+)
 def test_durations(text, ms):
-    """maxTriggerDelay as Spark writes times."""
+    """maxTriggerDelay as Spark writes times: a job moves by changing the format's name, and waits as long as before."""
     assert parse_duration_ms(text) == ms
+    assert stream(maxTriggerDelay=text).max_trigger_delay_s == ms / 1000
 
 
 def sink(*, streaming=True, **options):
@@ -195,8 +230,10 @@ def test_sink_options():
         assert parsed.has_transactions == (word == "true")
     with pytest.raises(OptionError, match="true, sequences or false is needed"):
         sink(exactlyOnce="perhaps")
-    with pytest.raises(OptionError, match=r"streaming query.*transactional=true"):
-        sink(streaming=False, exactlyOnce="true")
+    for word in ("true", "sequences"):
+        with pytest.raises(OptionError, match=r"streaming query.*transactional=true"):
+            sink(streaming=False, exactlyOnce=word)
+    assert sink(topic=" ").topic is None, "rows name their topics"
     with pytest.raises(OptionError, match="for batch writes"):
         sink(transactional="true")
     whole = sink(streaming=False, transactional="true", **{"kafka.transaction.timeout.ms": "1000"})
@@ -239,7 +276,16 @@ def test_a_query_may_begin_where_a_group_has_committed():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("startingOffsets", "[1]"), ("startingOffsets", '{"orders":[0]}'), ("subscribe", " , "), ("assign", '["orders"]')],
+    [
+        ("startingOffsets", "[1]"),
+        ("startingOffsets", "{}"),
+        ("startingOffsets", '{"orders":[0]}'),
+        ("startingOffsets", '{"orders":5}'),
+        ("subscribe", " , "),
+        ("assign", '["orders"]'),
+        ("assign", '{"orders":5}'),
+        ("assign", '{"":[0]}'),
+    ],
 )
 def test_json_of_another_shape_is_an_error_that_names_the_option(option: str, value: str):
     """One format was taken for the other: it was an AttributeError of Python, or a query that reads nothing."""
