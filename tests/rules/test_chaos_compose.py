@@ -19,8 +19,10 @@ from minikafka.chaos.machine import Filter, PacketRules
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.scenario import Hit, Strike
 from minikafka.chaos.target import lacks
+from minikafka.config import parse_broker
 from minikafka.errors import WorldError
 from minikafka.faults import CLIENT_END
+from minikafka.hosting.processes import BrokerDied
 from minikafka.types import Address
 
 
@@ -45,11 +47,42 @@ def test_the_file_for_compose_confines_and_names(target: ComposeTarget):
     assert list(told["volumes"]) == ["n1-data", "n2-data", "n3-data"]
     for name, service in told["services"].items():
         assert (service["read_only"], service["cap_drop"], service["restart"]) == (True, ["ALL"], "no")
+        assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["ports"][0].startswith("127.0.0.1:")
         assert service["volumes"] == [f"{name}-data:{DATA}"]
         assert "broker.session.timeout.ms=2000" in service["command"]
     voters = [word for word in told["services"]["n2"]["command"] if word.startswith("controller.quorum.voters=")]
     assert voters == ["controller.quorum.voters=1@n1:9093,2@n2:9093,3@n3:9093"]
+
+
+def test_settings_of_containers_are_those_of_brokers_that_clients_can_reach(target: ComposeTarget):
+    """Each publishes the port of its listener for clients, which it advertises at that address; brokers use names."""
+    for node, service in zip(target.nodes, target._services()["services"].values(), strict=True):
+        settings = dict(word.split("=", 1) for word in service["command"][3:] if word != "--config")
+        config = parse_broker(settings).config
+        listeners = {name: address.port for name, address in config.all_listeners}
+        assert service["ports"] == [f"{config.all_advertised['HOST']}:{listeners['HOST']}"]
+        assert config.advertised == Address(service["hostname"], config.listener.port)
+        assert config.voters[node] == Address(service["hostname"], listeners["CONTROLLER"])
+        assert [each.name for each in config.client_listeners] == ["PLAINTEXT", "HOST"]
+        assert (config.node_id, service["container_name"]) == (node, target._containers[node].name)
+        assert config.log_dirs == DATA
+        assert config.journal_path.startswith(f"{DATA}/"), "stop() copies this folder"
+
+
+async def test_broker_that_ends_as_it_starts_is_reported_with_its_last_words(
+    target: ComposeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    """It will never be ready: the run need not wait for that."""
+
+    async def logs(*words: str, **_: object) -> str:
+        assert words == ("logs", "--tail", "1", target._containers[2].name)
+        return "no space left on device\n"
+
+    monkeypatch.setattr(compose, "docker", logs)
+    with pytest.raises(BrokerDied, match="broker 2 ended, saying: no space left on device"):
+        async with asyncio.timeout(10):
+            await target._until_ready(2, target._containers[2])
 
 
 def test_it_says_what_containers_cannot(monkeypatch: pytest.MonkeyPatch):
@@ -62,6 +95,10 @@ def test_it_says_what_containers_cannot(monkeypatch: pytest.MonkeyPatch):
     (told,) = lacks("compose", read(find("one-way-cut")))
     assert told.startswith("compose cannot make cut: only root")
     assert lacks("compose", read(find("zombie-leader"))) == ()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "")
+    (told,) = lacks("compose", read(find("one-way-cut")))
+    assert told.startswith("compose cannot make cut: not installed: ")
 
 
 def test_a_fault_that_it_lacks_ends_with_exit_code_2(tmp_path: Path):
@@ -279,14 +316,36 @@ async def test_container_that_ends_while_something_is_done_to_it_is_no_error(mon
     engine.end("p-n1", is_noticed=False)
     await container.freeze()
     await container.urge()
+    assert engine.said("kill") == [("--signal", "TERM")]
     killing = asyncio.ensure_future(container.kill9())
     while len(engine.said("kill")) < 2:  # noqa: ASYNC110 - the turn in which the engine has refused
         await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not killing.done(), "its files are still in use"
     engine.waiting["p-n1"].kill()
     await killing
     await container.freeze()
     await container.thaw()
     assert engine.said("unpause") == []
+
+
+async def test_packets_are_ruled_in_the_process_that_runs(monkeypatch: pytest.MonkeyPatch):
+    """One that has ended has no namespace; rules for the next one begin empty, and those of the last one are closed."""
+    engine, container = Engine(monkeypatch), Container(1, "p")
+    await container.start()
+    first, packets = container.rules, [("172.30.1.9", Filter(drops=True))]
+    assert first is not None
+    engine.end("p-n1")
+    await container.rule(packets, [])
+    assert engine.rules == []
+    await container.start()
+    assert (container.rules is first, engine.closed) == (False, [first.prefix])
+    await container.rule(packets, [])
+    assert [prefix[1] for prefix, _ in engine.rules] == ["--target=102"]
+    await container.disconnect()
+    await container.look()
+    assert (container.address, container.gateway) == ("", "172.30.1.254"), "its ports are still published there"
 
 
 @pytest.mark.parametrize("verb", ["pause", "kill"])
@@ -358,6 +417,7 @@ async def test_packets_are_ruled_again_when_a_broker_has_started_again(
     stop, pause = hit("stop", number=2), hit("pause", number=3)
     await target.begin(stop)
     assert target.addresses().keys() == {2, 3}
+    assert target.died() == {}, "the fault stopped it"
     engine.rules.clear()
     await target.end(stop)
     by_process = {prefix[1]: incoming for prefix, incoming in engine.rules}
@@ -368,6 +428,28 @@ async def test_packets_are_ruled_again_when_a_broker_has_started_again(
     await target.begin(pause)
     await target.end(pause)
     assert engine.rules == []
+    engine.end(target._containers[3].name)
+    assert target.died().keys() == {3}
+
+
+async def test_data_of_brokers_that_have_stopped_is_kept_and_nothing_of_the_run_is_left(
+    target: ComposeTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The checks read each data directory after a clean end of its broker; containers go with their volumes."""
+    engine = Engine(monkeypatch)
+    for container in target._containers.values():
+        await container.start()
+    kept = await target.stop()
+    assert kept == {node: tmp_path / f"broker-{node}" for node in (1, 2, 3)}
+    ends = [words for words in engine.asked if words[0] in {"stop", "cp"}]
+    assert [words[0] for words in ends] == ["stop"] * 3 + ["cp"] * 3
+    assert ends[3:] == [("cp", f"{target._containers[node].name}:{DATA}/.", str(kept[node])) for node in (1, 2, 3)]
+    await target.close()
+    assert engine.said("compose") == [], "nothing was put up"
+    target._file.touch()
+    await target.close()
+    assert engine.asked[-1][:3] == ("compose", "--project-name", target._project)
+    assert engine.asked[-1][-4:] == ("down", "--volumes", "--timeout", "0")
 
 
 def test_rules_for_a_broker_without_an_address_are_left_out(target: ComposeTarget):
