@@ -11,7 +11,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from minikafka.chaos import compose, machine
 from minikafka.chaos.compose import DATA, STOP_S, ComposeTarget, Container
@@ -196,6 +199,9 @@ def test_who_is_isolated_from_clients_too_is_disconnected(target: ComposeTarget)
     """`docker network disconnect`: rules of packets have nothing to do with it."""
     target._hits = {1: hit("isolate", (1, 2), (2, 1), (1, CLIENT_END), (CLIENT_END, 1), clients=True)}
     assert [target._rules(node) for node in target.nodes] == [([], [])] * 3
+    target._hits = {1: hit("isolate", (1, 2), (2, 1))}
+    drops = Filter(drops=True)
+    assert [target._rules(node)[0] for node in target.nodes] == [[("172.30.0.3", drops)], [("172.30.0.2", drops)], []]
 
 
 class Waiting:
@@ -393,9 +399,9 @@ async def test_isolated_broker_loses_its_network_once_and_gets_it_back_with_its_
     assert target._containers[1].address == "172.30.1.99"
     by_process = {prefix[1]: incoming for prefix, incoming in engine.rules}
     assert by_process["--target=102"] == [("172.30.1.99", Filter(loses=0.5))]
-    asked = len(engine.asked)
+    asked = len(engine.asked), len(engine.rules)
     await target.end(isolated)
-    assert len(engine.asked) == asked, "it was ended already"
+    assert (len(engine.asked), len(engine.rules)) == asked, "it was ended already"
     engine.rules.clear()
     await target.heal()
     assert {str(incoming) for _, incoming in engine.rules} == {"[]"}
@@ -428,8 +434,29 @@ async def test_packets_are_ruled_again_when_a_broker_has_started_again(
     await target.begin(pause)
     await target.end(pause)
     assert engine.rules == []
+    await target.begin(pause)
+    assert engine.paused == {target._containers[1].name}
+    await target.heal()
+    assert engine.paused == set()
     engine.end(target._containers[3].name)
     assert target.died().keys() == {3}
+
+
+async def test_only_status_200_says_that_a_broker_is_ready(target: ComposeTarget):
+    """/readyz of one that still starts has 503, and its port is published before anything listens there."""
+    status = 503
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    application = web.Application()
+    application.router.add_get("/readyz", ready)
+    async with TestServer(application) as server, aiohttp.ClientSession() as target._http:
+        assert not await target._asked(1, "/readyz")
+        target._addresses[1] = Address("127.0.0.1", server.port)
+        assert not await target._asked(1, "/readyz")
+        status = 200
+        assert await target._asked(1, "/readyz")
 
 
 async def test_data_of_brokers_that_have_stopped_is_kept_and_nothing_of_the_run_is_left(

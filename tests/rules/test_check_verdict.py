@@ -538,6 +538,8 @@ def test_read_above_the_high_watermark() -> None:
     """S3: consumers see records below HW only; HW is exclusive (S2)."""
     assert Story().acknowledged("a", "b").read("a", "b", high_watermark=2).kinds() == {}
     assert Story().acknowledged("a", "b").read("a", "b", high_watermark=1).kinds() == {"read-above-hw": 1}
+    one_a_poll = Story().acknowledged("a", "b", "c").read("a", "b", "c", high_watermark=1)
+    assert one_a_poll.kinds() == {"read-above-hw": 1}
 
 
 # -- replicas --------------------------------------------------------------------------------------------------------

@@ -396,6 +396,8 @@ def test_a_query_begins_where_its_group_has_committed(script):
     script[2]["OffsetFetch"] = committed(7)
     place = ByGroup(group="g")
     assert places.resolve(brokers(), place, (A0,), "startingOffsets") == {A0: Position(7, 3)}
+    script[2]["OffsetFetch"] = committed(0)
+    assert places.resolve(brokers(), place, (A0,), "startingOffsets") == {A0: Position(0, 3)}
     script[2]["OffsetFetch"] = committed(-1)
     with pytest.raises(NothingCommitted, match="group g has committed nothing"):
         places.resolve(brokers(), place, (A0,), "startingOffsets")

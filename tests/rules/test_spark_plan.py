@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.blocking.brokers import Topic
 from minikafka.blocking.reading import (
     LogTruncated,
     OffsetRange,
@@ -15,10 +16,12 @@ from minikafka.blocking.reading import (
     RetentionPassedPosition,
     TopicRecreated,
 )
-from minikafka.spark.options import ByOffset, ByTimestamp, ByWord, OptionError, Place
+from minikafka.spark.options import ByGroup, ByOffset, ByTimestamp, ByWord, OptionError, Place, Selection
 from minikafka.spark.places import (
     BadOffset,
+    Group,
     NoRecordAtTimestamp,
+    NothingToRead,
     PartitionFacts,
     Position,
     StreamOffset,
@@ -26,6 +29,8 @@ from minikafka.spark.places import (
     limited,
     missing,
     new_records,
+    present,
+    present_or_fail,
     resolve,
     resume,
     split,
@@ -51,6 +56,8 @@ def test_an_offset_survives_json_with_sorted_keys():
         positions=one.positions, topic_ids=one.topic_ids, start=other, initial=True, begins={B0: 1}
     )
     assert from_json(json.loads(json.dumps(with_start.to_json()))) == with_start
+    lossy = StreamOffset(positions=one.positions, lost={"b": {"b-0": 2}, "a": {"a-1": 1, "a-0": 3}}).to_json()
+    assert json.dumps(lossy["$lost"]) == '{"a": {"a-0": 3, "a-1": 1}, "b": {"b-0": 2}}', "the query's progress shows it"
 
 
 def test_an_offset_of_sparks_kafka_source_is_taken():
@@ -99,6 +106,12 @@ def test_a_limit_that_is_not_reached_changes_nothing():
     assert new_records({A0: Position(1)}, {A0: Position(4), B0: Position(9)}) == 3
 
 
+def test_a_partition_whose_end_went_back_takes_nothing_from_the_others():
+    """A log that was cut is shorter than what was read of it; the limit still holds for what is new elsewhere."""
+    assert limited({A0: 10, A1: 0}, {A0: 5, A1: 10}, 6) == {A0: 5, A1: 6}
+    assert new_records({A0: Position(10), A1: Position(0)}, {A0: Position(5), A1: Position(3)}) == 3
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=4),
     st.none() | st.integers(1, 20),
@@ -119,6 +132,14 @@ def test_a_split_covers_every_range_once(spans, least, most):
     assert most is None or all(part.size <= most for part in parts)
     total = sum(whole.size for whole in ranges)
     assert least is None or len(parts) >= min(least, total)
+
+
+def test_no_range_is_cut_where_there_are_tasks_enough():
+    """minPartitions is a least number: ranges of different sizes that reach it stay whole, and no part is empty."""
+    large, small = (OffsetRange(partition=name, start=0, end=end) for name, end in ((A0, 90), (A1, 10)))
+    assert split([large, small], min_partitions=2) == [large, small]
+    tiny = OffsetRange(partition=A0, start=5, end=8)
+    assert [(each.start, each.end) for each in split([tiny], min_partitions=10)] == [(5, 6), (6, 7), (7, 8)]
 
 
 def facts(**changes):
@@ -182,6 +203,33 @@ class Offsets:
         known = {-2: 10, -1: 90}
         return {name: (known.get(time, time if 10 <= time < 90 else -1), 3) for name, time in times.items()}
 
+    def topics(self, names, *, certain=False):
+        known = {
+            "a": Topic(topic_id="x", partitions=(0, 1)),
+            "b": Topic(topic_id="y", partitions=(0,)),
+        }
+        return {name: each for name, each in known.items() if names is None or name in names}
+
+
+def test_partitions_that_are_assigned_are_read_and_no_others():
+    """One that does not exist is an error, though its topic does."""
+    assigned = Selection(assign=(A1, B0))
+    for find in (present, present_or_fail):
+        found = find(Offsets(), assigned)  # type: ignore[arg-type]
+        assert (found.partitions, found.topic_ids) == ((A1, B0), {"a": "x", "b": "y"})
+    for lacking in (Selection(assign=(A0, TopicPartition("b", 1))), Selection(topics=("a", "c"))):
+        with pytest.raises(NothingToRead, match=r"^(b-1|c): no such topic or partition"):
+            present_or_fail(Offsets(), lacking)  # type: ignore[arg-type]
+
+
+def test_what_a_checkpoint_names_is_there_with_its_partitions_and_its_id():
+    """Otherwise it is looked for once more before it counts as lost."""
+    found = present(Offsets(), Selection(topics=("a",)))  # type: ignore[arg-type]
+    at = Position(1)
+    assert found.has(StreamOffset(positions={A0: at}, topic_ids={"a": "x"}))
+    assert not found.has(StreamOffset(positions={A0: at, B0: at}, topic_ids={"a": "x"}))
+    assert not found.has(StreamOffset(positions={A0: at}, topic_ids={"a": "z"}))
+
 
 @pytest.mark.parametrize(
     ("place", "positions"),
@@ -190,12 +238,15 @@ class Offsets:
         (ByWord(word="latest"), [Position(90, 3), Position(90, 3)]),
         (ByOffset(offsets={B0: -1, A0: -2}), [Position(10), Position(90, 3)]),
         (ByOffset(offsets={A0: 0, B0: 41}), [Position(0), Position(41)]),
+        (ByGroup(group="g"), [Position(7, 2), Position(10)]),
         (ByTimestamp(everywhere_ms=41), [Position(41), Position(41)]),
         (ByTimestamp(partitions_ms={A0: 41, B0: 95}, latest_if_none=True), [Position(41), Position(90, 3)]),
     ],
 )
-def test_places_are_found_at_the_brokers(place: Place, positions: list[Position]):
-    """The epoch of an end is the leader's; that of any other offset would be the record's."""
+def test_places_are_found_at_the_brokers(monkeypatch: pytest.MonkeyPatch, place: Place, positions: list[Position]):
+    """The epoch of an end is the leader's; a partition of which a group has committed nothing is read from its start."""
+    monkeypatch.setattr(Group, "__init__", lambda *_: None)
+    monkeypatch.setattr(Group, "committed", lambda *_: {A0: Position(7, 2)})
     found = resolve(Offsets(), place, (A0, B0), "startingOffsets")  # type: ignore[arg-type]
     assert list(found) == [A0, B0]
     assert list(found.values()) == positions

@@ -168,6 +168,7 @@ def described(opened, **changes):
     "ended",
     [
         {"state": "CompleteAbort", "producer_epoch": 3},
+        {"state": "PrepareAbort"},
         {"producer_epoch": 4},
         {"producer_id": 4002},
         {"error_code": TransactionalIdNotFound.code, "error_message": "none"},
@@ -232,9 +233,17 @@ def test_a_task_asks_whether_its_job_has_failed(script):
 
 
 @pytest.mark.parametrize("api", ["InitProducerId", "EndTxn"])
-def test_aborts_that_nobody_answers_have_an_end(script, caplog, api):
+def test_aborts_that_nobody_answers_have_an_end(script, caplog, monkeypatch, api):
     """A job of a hundred tasks that fails because brokers are down must not try each of them for a minute."""
     script[api] = [NetworkException("no response")]
+    timeouts_s = []
+    ask = client.Coordinator.ask
+
+    def noted(coordinator, *arguments, **options):
+        timeouts_s.append(options.get("timeout_s"))
+        return ask(coordinator, *arguments, **options)
+
+    monkeypatch.setattr(client.Coordinator, "ask", noted)
     if api == "EndTxn":
         abort_all(brokers(), [OpenTransaction(transactional_id("q", task), 4000, 5) for task in range(100)])
         assert {each.transactional_id for each in sent(script, api)} == {transactional_id("q", 0)}
@@ -242,6 +251,7 @@ def test_aborts_that_nobody_answers_have_an_end(script, caplog, api):
         abort_unreported(brokers(), "q", [transactional_id("q", task) for task in range(99)], timeout_ms=7)
         assert {each.transactional_id for each in sent(script, api)} == {"spark-sink-q-failed"}
     assert caplog.text.count("stays so until its timeout") == 100
+    assert timeouts_s == [transactions.ABORT_TIMEOUT_S]
 
 
 def test_the_driver_of_a_stopped_query_learns_what_its_tasks_may_have_open(script, caplog):
