@@ -216,7 +216,7 @@ def test_a_batch_with_a_horizon_is_the_same_records():
 
 
 def history(
-    sent: list[tuple[str, str]],
+    sent: Sequence[tuple[str | None, str]],
     read: list[int],
     *,
     compacted: bool = True,
@@ -229,7 +229,9 @@ def history(
     ``lost``: offset -> a record that was acknowledged there first, and is nowhere. ``unanswered``: more operations.
     """
     operations: list[Operation] = list(unanswered)
-    acknowledged = [("loose", offset, *each) for offset, each in (lost or {}).items()]
+    acknowledged: list[tuple[str, int, str | None, str]] = [
+        ("loose", offset, *each) for offset, each in (lost or {}).items()
+    ]
     acknowledged += [("p", offset, *each) for offset, each in enumerate(sent)]
     for op, (who, offset, key, value) in enumerate(acknowledged):
         operations.append(
@@ -260,6 +262,7 @@ def test_a_replaced_record_is_not_owed_and_the_last_one_is():
     assert history(sent, [1, 2, 3], compacted=False)["lost-write"] == 1
     assert history(sent, [0, 1, 3])["lost-write"] == 1
     assert history(sent, [0, 1, 2, 3]) == {}
+    assert history([("a", "1"), (None, "2"), ("b", "3")], [0, 2]) == {}, "compaction removes records without a key"
 
 
 def test_a_record_does_not_replace_itself():
@@ -301,6 +304,12 @@ def test_a_record_whose_offset_was_not_told_is_owed_unless_something_of_its_key_
 
     assert of("x") == {"lost-write": 1}
     assert of("a") == of(None) == of("x", "~null") == {}
+    (old,) = tombstone("x", answer=None)
+    deleted = [structs.replace(each, op=98) for each in tombstone("x")]
+    kept = structs.replace(old, value="0")
+    assert history(sent, [0, 1], unanswered=[kept, nowhere, *deleted]) == {}, (
+        "a tombstone of its key may have been there"
+    )
 
 
 def test_a_tombstone_is_not_owed():
@@ -327,6 +336,9 @@ def test_a_tombstone_of_unknown_outcome_may_have_deleted_what_is_gone():
     assert history(sent[:3], [0, 1], unanswered=tombstone("c"))["unseen"] == 1, "nothing stood above the last one"
     assert history(sent[:3], read, unanswered=tombstone("a"))["lost-write"] == 1, "values stand wherever it could have"
     assert history(sent[:2] + sent[3:], [1], unanswered=tombstone("a")) == {}, "of a hole it is not known"
+    assert history(sent[:3], read, unanswered=tombstone("a"), all_read=False) == {}, (
+        "more may stand above what was read"
+    )
     lost = history(sent, read)
     assert lost["lost-write"] == 1
     assert history(sent, read, unanswered=tombstone("b")) == lost, "of another key"

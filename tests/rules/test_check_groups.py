@@ -116,6 +116,11 @@ def test_a_commit_that_was_reported_as_not_written_is_never_committed():
     fine.book.commit_refused("g", "a", since, {P0: 3})
     fine.book.offset_recorded("g", P0, 3)
     assert fine.kinds == [], "the earlier commit may be the one that is there"
+    others = Told()
+    others.send("b", 1, 3)
+    others.book.commit_refused("g", "a", 0)
+    others.book.offset_recorded("g", P0, 3)
+    assert others.kinds == [], "another member's was not refused"
     doubled = Told()
     op = doubled.send("a", 1, 3)
     doubled.book.commit_sent(op, "g", "a", 1, {P0: 3})
@@ -139,6 +144,8 @@ def test_a_zombies_commit():
         static.book.synced("g", 1, member, (P0,), broker="n1", instance="i")
     op = static.send("m1", 1, 3, instance="i")
     static.book.offset_recorded("g", P0, 3)
+    static.book.commit_granted(op, "g", [])
+    assert static.kinds == [], "it was refused"
     static.book.commit_granted(op, "g", [P0])
     assert static.kinds == ["zombie-commit"]
 
@@ -163,6 +170,19 @@ def test_what_a_zombie_must_not_be_granted_besides():
     told.book.heartbeat_granted("g", 1, "z", told.book.fence("g", "n1"))
     told.book.synced("g", 1, "z", (), broker="n1", fence=2, is_log_known=False)
     assert told.kinds == ["zombie-heartbeat", "zombie-sync"]
+    told.book.heartbeat_granted("g", 2, "a", told.book.fence("g", "n1"))
+    assert len(told.kinds) == 2, "it belongs"
+
+
+def test_an_answer_that_comes_late_lowers_no_fence():
+    """S33: it was asked for before the next generation was given out, which goes on to fence its members."""
+    told = Told()
+    told.dealt(1, a=(P0,))
+    told.dealt(2, b=(P0,))
+    told.book.synced("g", 1, "a", (P0,), broker="n1", fence=1)
+    assert (told.book.fence("g"), told.book.fence("g", "n1")) == (2, 2)
+    told.commit("a", 1, 3)
+    assert told.kinds == ["zombie-commit"]
 
 
 def test_generations_rise_and_each_has_one_assignment():
@@ -198,6 +218,12 @@ def test_offsets_go_forward_and_are_asked_for():
     told.commit("a", 1, 3)
     told.book.offset_recorded("g", P0, 9)
     assert told.kinds == ["commit-back", "commit-unasked"]
+    expired = Told()
+    expired.commit("a", 1, 5)
+    expired.book.offset_recorded("g", P0, None)
+    assert expired.book.committed("g", P0) == -1
+    expired.commit("a", 1, 3)
+    assert expired.kinds == [], "nothing was there any more"
     reset = Told()
     reset.commit("a", 1, 5)
     reset.book.reset("g", P0, 0)

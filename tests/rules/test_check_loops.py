@@ -90,6 +90,13 @@ def test_a_transaction_that_reads_what_its_process_writes_later_is_a_circle():
     assert names([process], [], ["x1.1", "x1.2"], 0) == ["circular_information_flow"]
 
 
+def test_a_transaction_without_records_and_one_of_unknown_outcome_may_be_parts_of_a_circle():
+    """The one was committed with its offsets alone, the other counts as committed because its record is there."""
+    empty = Written("x1", 2.0, [], COMMITTED, inputs=[(OUT, 0)], outputs=[None])
+    later = Written("x1", 3.0, [(OUT, "x1.2")], UNSURE)
+    assert names([loop(empty, later)], [], ["x1.2"], 0) == ["circular_information_flow"]
+
+
 def test_a_transaction_that_reads_its_own_record_is_a_circle():
     """Nobody can read with read_committed what is not committed yet."""
     own = made("x1", COMMITTED, (0, "x1.1"), place=OUT)

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Read, Written, anomalies
+from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Read, Written, anomalies, committed_rows
 from minikafka.types import TopicPartition
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.records import Record, build_batch, control_batch
 
 ONE, TWO = TopicPartition("ledger", 0), TopicPartition("ledger", 1)
 
@@ -54,6 +57,7 @@ def test_a_transaction_of_which_nothing_is_there_keeps_silent(outcome: str):
         (COMMITTED, [], [], "committed_transaction_lost"),
         (UNSURE, ["a"], [], "transaction_torn"),
         (ABORTED, ["a"], ["a"], "aborted_transaction_visible"),
+        (ABORTED, ["a"], [], "aborted_transaction_visible"),
         (UNSURE, ["a", "a"], ["a"], "transaction_doubled"),
         (UNSURE, ["a", "b"], ["a"], "committed_from_nowhere"),
     ],
@@ -81,6 +85,8 @@ def test_a_zombie_commits_nothing_after_its_successor_was_initialized(begun_s: f
     old = process(written(UNSURE, "a", begun_s=begun_s))
     new = process(name="t1~2", epoch=1, at_s=4.0)
     assert names([old, new], rows("a"), rows("a")) == expected
+    old.transactions[0].outcome = COMMITTED
+    assert names([old, new], [], []) == ["committed_transaction_lost", *expected]
 
 
 @pytest.mark.parametrize(
@@ -102,3 +108,39 @@ def test_a_zombie_commits_nothing_after_its_successor_was_initialized(begun_s: f
 def test_readers_of_committed_records(outcome: str, held: list[str], reads: list[Read], expected: list[str]):
     """G1a, a read before the commit was requested, a repetition, a record passed over."""
     assert names([process(written(outcome, "a"))], rows(*held), rows(*held), *reads) == expected
+
+
+def test_a_record_that_a_reader_has_not_returned_by_the_end_differs():
+    """All that it returned is right, and the last record is missing."""
+    both = process(written(COMMITTED, "a", "b"))
+    assert names([both], rows("a", "b"), rows("a", "b"), Read(0, "a", 2.5)) == ["read_committed_differs"]
+    assert names([both], rows("a", "b"), rows("a", "b"), Read(0, "a", 2.0), Read(1, "b", 2.0)) == []
+
+
+def test_committed_rows_are_those_without_a_transaction_and_those_whose_marker_is_a_commit():
+    """By markers alone, not by the index of aborted transactions, so that a bug there does not hide itself."""
+
+    def batch(at: int, value: str, producer_id: int = -1) -> RecordBatch:
+        epoch, is_open = (0, True) if producer_id >= 0 else (-1, False)
+        record = Record(0, 1, value=value.encode())
+        data = build_batch(
+            [record], producer_id=producer_id, producer_epoch=epoch, transactional=is_open, base_offset=at
+        )
+        return RecordBatch.of(data)
+
+    def marker(at: int, producer_id: int, *, is_commit: bool) -> RecordBatch:
+        end = EndTransaction(producer_id, 0, is_commit, 1)
+        return RecordBatch.of(marker_batch(end, timestamp_ms=1, base_offset=at))
+
+    log = [
+        batch(0, "a", 7),
+        batch(1, "b", 8),
+        batch(2, "c"),
+        marker(3, 8, is_commit=False),
+        batch(4, "d", 8),
+        marker(5, 7, is_commit=True),
+        batch(6, "e", 7),
+        RecordBatch.of(control_batch(2, bytes(8), timestamp_ms=1, base_offset=7)),
+        marker(8, 8, is_commit=True),
+    ]
+    assert list(committed_rows(log)) == [(0, "a"), (2, "c"), (4, "d")]
