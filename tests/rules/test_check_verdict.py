@@ -209,6 +209,40 @@ def test_a_record_in_another_partition_than_it_was_sent_to_is_not_where_it_was_a
     assert in_the_other_partition(Story().unknown("a")).kinds(ALL) == {"phantom-read": 1}
 
 
+def test_a_record_that_was_read_in_another_partition_is_lost_where_it_belongs() -> None:
+    """S26, by the word of readers: its own partition was read beyond its place."""
+    story = Story().acknowledged("a", "b").read("b", at=1)
+    story.recorder.poll("c", "t", 1, [(0, "a")])
+    verdict = story.verdict()
+    assert verdict.totals == {"lost-write": 1, "phantom-read": 1}
+    both = Story().acknowledged("a", "b")
+    both.recorder.poll("c", "t", 1, [(5, "a"), (6, "b")])
+    assert both.kinds() == {"unseen": 2, "phantom-read": 2}, "they have not moved together within a log"
+    assert [(each.partition, each.value) for each in verdict.of("phantom-read")] == [(1, "a")]  # type: ignore[attr-defined]
+
+
+def test_what_readers_and_replicas_have_at_one_place_are_both_judged() -> None:
+    """Nobody sent what the replicas hold; and a value that was sent twice is not found at its other place."""
+    story = Story().acknowledged("a").read("a").replica(1, "z").replica(2, "z")
+    assert story.kinds() == {"lost-write": 1, "inconsistent-offsets": 1, "phantom-read": 1}
+    story = Story().unknown("x").acknowledged("a", "a").replica(1, "x", "a").replica(2, "x", "a")
+    assert story.kinds(Expectations()) == {"lost-write": 1, "inconsistent-offsets": 1}
+    (finding,) = Story().unknown("x").acknowledged("a", "b").read("x", "b").verdict().of("lost-write")
+    assert isinstance(finding, LostWrite)
+    assert not finding.was_read, "another record was read there"
+
+
+def test_replicas_of_a_compacted_topic_may_lack_what_was_replaced() -> None:
+    """Each is compacted by itself."""
+    story = Story()
+    for offset, value in enumerate("ab"):
+        story.recorder.acknowledged(story.sent(value, key="k")[0], partition=0, offset=offset)
+    story.recorder.replica(1, "t", 0, high_watermark=2, rows=[(0, 0, "a"), (1, 0, "b")])
+    story.recorder.replica(2, "t", 0, high_watermark=2, rows=[(1, 0, "b")])
+    assert story.kinds(Expectations(compacted=frozenset({"t"}))) == {}
+    assert story.kinds(Expectations()) == {"diverged": 1, "acknowledged-missing-on-replica": 1}
+
+
 def test_unknown_sends_are_never_lost_and_may_appear_once() -> None:
     """An unknown send may stand in the log or not; twice is a duplicate for an idempotent producer."""
     assert Story().unknown("u").acknowledged("a").read("a").verdict().ok
@@ -222,6 +256,7 @@ def test_an_acknowledgement_without_an_offset_is_held_to_its_word() -> None:
     """A broker may answer an old duplicate without its offset: the value must still be there."""
     story = Story().acknowledged("a")
     story.recorder.acknowledged(story.sent("b")[0], partition=None, offset=None)
+    assert story.kinds(Expectations()) == {}, "nobody need have read it"
     assert story.read("a").kinds() == {"lost-write": 1}
     assert story.read("b", at=1).kinds() == {}
 
@@ -289,6 +324,9 @@ def test_duplicate_names_both_places() -> None:
     (finding,) = verdict.findings
     assert isinstance(finding, Duplicate)
     assert (finding.places, finding.sends) == (((0, 0), (0, 2)), 1)
+    (backwards,) = Story().acknowledged("a", "b").read("a", at=2, process="d").read("a", "b").verdict().of("duplicate")
+    assert isinstance(backwards, Duplicate)
+    assert (backwards.places, backwards.offset) == (((0, 0), (0, 2)), 2), "in the order of offsets, not of reading"
     plain = story.verdict(Expectations(final_read_complete=True, idempotent=False))
     assert plain.ok
     assert plain.counts.duplicates == 1
@@ -372,6 +410,8 @@ def test_two_swapped_records_are_reordered_not_duplicated() -> None:
         "inconsistent-offsets": 2,
         "nonmonotonic-send": 1,
     }
+    by_replicas = Story().acknowledged("a", "b").replica(1, "b", "a").replica(2, "b", "a")
+    assert by_replicas.kinds(Expectations()) == {"inconsistent-offsets": 2, "nonmonotonic-send": 1}
 
 
 def test_a_missing_record_is_one_loss_and_one_shift() -> None:
@@ -475,6 +515,7 @@ def test_aborted_read_names_the_refusal() -> None:
     (finding,) = verdict.findings
     assert isinstance(finding, AbortedRead)
     assert (finding.value, finding.error, finding.seen_by) == ("x", "NOT_ENOUGH_REPLICAS", "c")
+    assert verdict.counts.unknown_seen == 0
     assert Story().failed("x").replica(1, "x").replica(2, "x").kinds() == {"aborted-read": 1}
 
 
@@ -526,12 +567,19 @@ def test_a_gap_without_records_is_no_skip() -> None:
     assert story.kinds() == {}
     story = Story().acknowledged("a", "b").read("a", process="c").read("b", at=1)
     assert story.kinds() == {}
+    deleted = Story().acknowledged("a", "b", "c")
+    deleted.recorder.seek("c", "t", 0, 0)
+    deleted.read("c", at=2)
+    assert deleted.kinds(Expectations()) == {"lost-write": 2, "poll-skip": 1}
+    assert deleted.kinds(Expectations(log_start={TopicPartition("t", 0): 2})) == {}
 
 
 def test_int_poll_skip_within_a_poll() -> None:
     """A hole in one poll where another process read a record."""
     story = Story().acknowledged("a", "b", "c").read("a", "b", "c", process="other")
     assert story.read_rows([(0, "a"), (2, "c")]).kinds() == {"int-poll-skip": 1}
+    by_replicas = Story().acknowledged("a").unknown("u").acknowledged("b", at=2).read_rows([(0, "a"), (2, "b")])
+    assert by_replicas.replica(1, "a", "u", "b").replica(2, "a", "u", "b").kinds() == {"int-poll-skip": 1}
 
 
 def test_read_above_the_high_watermark() -> None:
@@ -600,6 +648,8 @@ def test_acknowledged_missing_on_replica() -> None:
     lagging = Story().acknowledged("a", "b").replica(1, "a", "b").replica(2, "a")
     assert lagging.kinds(Expectations()) == {}
     assert lagging.kinds(Expectations(replicas_complete=True)) == {"acknowledged-missing-on-replica": 1}
+    trimmed = Story().acknowledged("a", "b").replica(1, "a", "b").replica(2, "b", log_start=1)
+    assert trimmed.kinds(Expectations(replicas_complete=True)) == {}
 
 
 def test_the_first_record_of_a_log_is_missed_as_any_other() -> None:
