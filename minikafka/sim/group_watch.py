@@ -264,6 +264,7 @@ class GroupWatch(OffsetsTopicWatch):
             "OffsetFetch": self._fetched,
         }
         cluster.sim.network.observers.append(self._on_message)
+        cluster.sim.network.answered.append(self._on_received)
 
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
@@ -358,6 +359,17 @@ class GroupWatch(OffsetsTopicWatch):
             if not each.error_code:
                 self.marks["group_offset_found"] += each.offset >= 0
                 self.book.found(request.group_id, TopicPartition(each.topic, each.partition), each.offset, asked.owed)
+
+    def _on_received(self, message: Message) -> None:
+        asked = self._asked.get(message.call)
+        if message.api != "OffsetFetch" or asked is None:
+            return
+        group = asked.request.group_id
+        if group in self._transactional or not self._is_log_known(group):
+            return
+        for each in decode_response(message.api, message.body).partitions:
+            if not each.error_code:
+                self.book.received(group, TopicPartition(each.topic, each.partition), each.offset)
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from minikafka.groups.assignors import RangeAssignor
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
 from minikafka.groups.group import Member as GroupMember
+from minikafka.groups.offsets import CommittedOffsets
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import OffsetRecord, unpacked
 from minikafka.types import TopicPartition
@@ -134,6 +135,17 @@ def first_one_counts(original: Callable[..., bool]) -> Callable[..., bool]:
         return original(self, key, value, **place)
 
     return replay
+
+
+def counting_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    """What is appended counts, for members that ask for their offsets."""
+
+    def begun(self: CommittedOffsets, records: tuple[OffsetRecord, ...]) -> None:
+        original(self, records)
+        for each in records:
+            self.apply(each)
+
+    return begun
 
 
 def without_offsets(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -331,6 +343,14 @@ GROUP_CLUSTERS = (
         "commits and assignments are acknowledged as soon as they are appended",
         ("commit-unrecorded", "assignment-unrecorded", "commit-lost"),
         (CoordinatorShard, "_append", answered_at_once(CoordinatorShard._append)),
+    ),
+    _planted(
+        "offsets_found_before_the_commit",
+        "a member receives offsets that are appended and not committed yet",
+        ("offset-unrecorded",),
+        (CommittedOffsets, "begun", counting_at_once(CommittedOffsets.begun)),
+        (CommittedOffsets, "is_pending", lambda *_: False),
+        within=80,
     ),
     _planted(
         "dealt_before_given_up",

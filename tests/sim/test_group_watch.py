@@ -113,7 +113,7 @@ class Talk:
         self.sim = SimpleNamespace(
             observers=[],
             loop=SimpleNamespace(after_step=[], time=lambda: 0.0),
-            network=SimpleNamespace(observers=[]),
+            network=SimpleNamespace(observers=[], answered=[]),
         )
         state = SimpleNamespace(leader=1, leader_epoch=1)
         topic = SimpleNamespace(partitions=(state,))
@@ -129,7 +129,10 @@ class Talk:
         self._pass(Message(call, "request", "c1", f"n{broker}", api_of(request), b"".join(encode_request(request))))
 
     def answer(self, call: int, response: Any, broker: int = 1) -> None:
-        self._pass(Message(call, "answer", f"n{broker}", "c1", api_of(response), b"".join(encode_response(response))))
+        message = Message(call, "answer", f"n{broker}", "c1", api_of(response), b"".join(encode_response(response)))
+        self._pass(message)
+        for observer in self.sim.network.answered:
+            observer(message)
 
     def _pass(self, message: Message) -> None:
         for observer in self.sim.network.observers:
@@ -188,9 +191,24 @@ def test_an_acknowledged_commit_must_be_committed() -> None:
     assert talk.told.names == ["commit-unrecorded"]
 
 
+def test_an_offset_that_a_member_receives_is_committed() -> None:
+    """S34: a member that reads on from a pending commit has skipped records if the next coordinator does not know it."""
+    talk = Talk()
+    talk.commit(1, 5)
+    talk.recorded(offset_record(5))
+    talk.commit(2, 6)
+    talk.found(3, 5, broker=1)
+    talk.found(4, -1, broker=2)
+    assert talk.told.names == []
+    talk.found(5, 6, broker=1)
+    assert talk.told.names == ["offset-unrecorded"]
+
+
 def test_an_acknowledged_commit_is_found_at_the_coordinator() -> None:
     """Another broker may answer with what it loaded before it lost the partition."""
     talk = Talk()
+    talk.commit(0, 3)
+    talk.recorded(offset_record(3))
     talk.commit(1, 5)
     talk.recorded(offset_record(5))
     talk.granted(1)
