@@ -13,7 +13,7 @@ from minikafka import errors as kafka
 from minikafka.groups.group import State
 from minikafka.groups.offsets import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
 from minikafka.rest import groups
-from minikafka.rest.leaders import first_error, from_coordinator, in_turn, look_up, partition_of, unknown_topic
+from minikafka.rest.leaders import change_in_parts, first_error, from_coordinator, look_up, partition_of, unknown_topic
 from minikafka.rest.model import LEFT_OUT, Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.permissions import check_may
@@ -231,7 +231,7 @@ async def post_reset(visit: Visit) -> Json:
         return committed(visit, g.OffsetCommitRequest(group_id=group, partitions=partitions))
 
     if not dry_run:
-        outcomes = [each for done in await in_turn(new.items(), commit) for each in done.body["offsets"]]
+        outcomes = [each for done in await change_in_parts(new.items(), commit) for each in done.body["offsets"]]
         refused = [f"{each['topic']}-{each['partition']}" for each in outcomes if "problem" in each]
         if refused:
             message = f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets"
@@ -303,5 +303,5 @@ async def delete_offsets(visit: Visit) -> Json:
         request = g.OffsetDeleteRequest(group_id=group, partitions=m.PartitionName.each(part))
         return from_coordinator(visit, group, request, failed=first_error("partitions"))
 
-    await in_turn(partitions, delete)
+    await change_in_parts(partitions, delete)
     return _Forgotten(group=group, deleted=partitions).out()

@@ -447,7 +447,7 @@ async def from_coordinator(
         await asyncio.sleep(pause_s)
 
 
-async def in_turn(items: Iterable[Item], change: Callable[[list[Item]], Awaitable[Result]]) -> list[Result]:
+async def change_in_parts(items: Iterable[Item], change: Callable[[list[Item]], Awaitable[Result]]) -> list[Result]:
     """Make one change in as many requests as it needs, one after the other.
 
     If one fails after another has succeeded, the outcome of the whole is ``unknown``: it is done in part.
