@@ -144,11 +144,12 @@ def write_ledger(path: Path, topic: str, values: Iterable[bytes]) -> None:
 def write_replica(
     data_dir: Path, node: int, partition: TopicPartition, values: Sequence[bytes], per_batch: int
 ) -> None:
-    """One broker's data directory, as after a clean stop."""
+    """One partition in a broker's data directory, as after a clean stop."""
     (data_dir / str(partition)).mkdir(parents=True)
     meta = MetaProperties(cluster_id="c", node_id=node, directory_id="d")
     (data_dir / META_PROPERTIES).write_bytes(format_meta_properties(meta))
-    (data_dir / REPLICATION_OFFSET_CHECKPOINT).write_bytes(format_offsets({}))
+    if not (data_dir / REPLICATION_OFFSET_CHECKPOINT).exists():
+        (data_dir / REPLICATION_OFFSET_CHECKPOINT).write_bytes(format_offsets({}))
     batches = [
         build_batch([Record(0, 1, 0, None, value) for value in values[base : base + per_batch]], base_offset=base)
         for base in range(0, len(values), per_batch)

@@ -7,14 +7,15 @@ table, a finding is what a join leaves over, and examples are taken with ``limit
 
 ::
 
-    lost-write            acknowledged, and neither there nor (for a value that was sent once) anywhere else
+    lost-write            acknowledged, and neither there nor (for a value sent once) elsewhere in its partition
     unseen                the same, beyond the last committed record
     duplicate             a value at more places than it was sent
     shifted               acknowledged records that all stand the same distance from where they were said to be
     inconsistent-offsets  a place for which acknowledgements, polls and the log do not all name one value; what a shift
                           explains is left out
     nonmonotonic-send     neighbours of one process, partition (and key, with sequences) that stand the other way round
-    aborted-read          a record whose only sends failed              phantom-read     a record that nobody sent
+    aborted-read          a record whose only sends failed
+    phantom-read          a record that nobody sent, or not to its partition
     diverged              replicas that differ below their high watermarks, record by record
     read-above-hw         a poll in the ledger that was given a record at or above its high watermark
 
@@ -161,7 +162,12 @@ def _place(row: Any) -> dict[str, Any]:
 def lost(row: Any) -> Finding:
     """Acknowledged and gone."""
     return findings.LostWrite(
-        **_place(row), value=row.value, op=row.op, process=row.process, held_by=(), read_up_to=row.read_up_to
+        **_place(row),
+        value=row.value,
+        op=row.op,
+        process=row.process,
+        held_by=(),
+        read_up_to=NO_OFFSET if row.offset is None else row.read_up_to,
     )
 
 
@@ -245,7 +251,13 @@ EXAMPLES_MAX = 20
 
 PLACE = ["topic", "partition", "offset"]
 WHERE = ["topic", "partition"]
-LOST = "not coalesce(here = value, false) and not (sends = 1 and places is not null)"
+WRITER = ["file", "process", *WHERE, "stream"]
+LOST = (
+    "case when offset is null then places is null and not was_deleted else not coalesce(here = value, false)"
+    " and not (sends = 1 and coalesce(exists(at, each -> each.partition = partition), false)) end"
+)
+ELSEWHERE = "places = 1 and not array_contains(may_be_in, -1) and not array_contains(may_be_in, at[0].partition)"
+"""A value's only place is in a partition that it was not sent to."""
 
 
 class Audit:
@@ -310,6 +322,9 @@ class Audit:
             f.count_if(f.coalesce("outcome", f.lit("")) != "failed").alias("may_stand"),
             f.max("op").alias("last_op"),
             f.max("error").alias("error"),
+            f.collect_set(
+                f.when(f.coalesce("outcome", f.lit("")) != "failed", f.coalesce("partition", f.lit(-1)))
+            ).alias("may_be_in"),
         )
         self._values(self._cache(values.join(names, ["topic", "value"], "left")))
         acknowledged = self._cache(self._acknowledged(data, values, names, log_starts))
@@ -327,13 +342,14 @@ class Audit:
             several = found.where("places > greatest(coalesce(may_stand, 0), 1)")
             self._keep(findings.Duplicate, several, duplicate)
         self._keep(findings.AbortedRead, found.where("may_stand = 0"), aborted)
-        self._keep(findings.PhantomRead, found.where("may_stand is null"), phantom)
+        unsent = found.where(f"may_stand is null or may_stand > 0 and {ELSEWHERE}")
+        self._keep(findings.PhantomRead, unsent, phantom)
 
     def _acknowledged(self, data: DataFrame, values: DataFrame, names: DataFrame, log_starts: DataFrame) -> DataFrame:
         """Each acknowledged send with what stands at its place (``here``) and where its value stands (``place``)."""
         ends = data.groupBy(*WHERE).agg((f.max("offset") + 1).alias("read_up_to"))
-        first = values.select("topic", "value", "places", f.col("at")[0].alias("place"))
-        return (
+        first = values.select("topic", "value", "places", "at", f.col("at")[0].alias("place"))
+        return self._with_deleted(
             self._sends.where("outcome = 'ok'")
             .join(data.withColumnRenamed("value", "here"), PLACE, "left")
             .join(first, ["topic", "value"], "left")
@@ -341,7 +357,19 @@ class Audit:
             .join(f.broadcast(log_starts), WHERE, "left")
             .join(f.broadcast(ends), WHERE, "left")
             .fillna(0, ["read_up_to"])
+            .withColumn("stream", f.when(f.col("sequence").isNotNull(), f.coalesce("key", f.lit(""))))
         )
+
+    def _with_deleted(self, acknowledged: DataFrame) -> DataFrame:
+        """Add ``was_deleted``: a send that was acknowledged without its offset must have stood below the log start.
+
+        It stood before the next send of its writer that was acknowledged there, or lower, but before no offset 0.
+        """
+        if not self._idempotent or self._sends.where("outcome = 'ok' and offset is null").isEmpty():
+            return acknowledged.withColumn("was_deleted", f.expr("false"))
+        later = Window.partitionBy(*WRITER).orderBy("op").rowsBetween(1, Window.unboundedFollowing)
+        following = f.min(f.when(f.col("offset") <= f.col("log_start"), f.col("offset"))).over(later)
+        return acknowledged.withColumn("was_deleted", f.coalesce(following > 0, f.expr("false")))
 
     def _shifts(self, acknowledged: DataFrame) -> DataFrame:
         """One finding for a stretch of records that moved together; returns their values."""
@@ -409,9 +437,8 @@ class Audit:
             .withColumn("stands_at", f.when(stands, f.col("place.offset")).otherwise(f.col("offset")))
             .withColumn("partition", f.when(stands, f.col("place.partition")).otherwise(f.col("partition")))
             .where("stands_at is not null")
-            .withColumn("stream", f.when(f.col("sequence").isNotNull(), f.coalesce("key", f.lit(""))))
         )
-        window = Window.partitionBy("file", "process", *WHERE, "stream").orderBy("op")
+        window = Window.partitionBy(*WRITER).orderBy("op")
         pairs = sent.select(
             "*", *(f.lag(name).over(window).alias(f"before_{name}") for name in ("op", "value", "stands_at"))
         )

@@ -122,6 +122,58 @@ def test_a_record_of_nobody_and_one_that_was_refused_are_named(spark, tmp_path):
     assert evidence(found.findings) == evidence(plain.audit([ledger], None, [tmp_path / "odd"]).verdict.findings)
 
 
+def test_a_record_in_another_partition_than_it_was_sent_to_is_not_where_it_was_acknowledged(spark, tmp_path):
+    """As minikafka audit has it: it is missing where it belongs, and nobody sent it to where it is."""
+    names = [TopicPartition("odd", number) for number in (0, 1)]
+    ledger = tmp_path / "odd.jsonl"
+    with ledger.open("w") as file:
+        writer = HistoryWriter(file.write, lambda: 0.0)
+        for offset, value in enumerate(("a", "b", "moved")):
+            writer.acknowledged(writer.send("p", "odd", value, partition=0), partition=0, offset=offset)
+        writer.unknown(writer.send("p", "odd", "strange", partition=0), "REQUEST_TIMED_OUT")
+        writer.unknown(writer.send("p", "odd", "anywhere"), "REQUEST_TIMED_OUT")
+        writer.acknowledged(writer.send("p", "odd", "chosen"), partition=1, offset=3)
+    for node in NODES:
+        for name, values in zip(names, ([b"a", b"b"], [b"moved", b"strange", b"anywhere", b"chosen"]), strict=True):
+            write_replica(tmp_path / "odd" / f"broker-{node}", node, name, values, per_batch=10)
+    by_itself = plain.audit([ledger], None, [tmp_path / "odd"]).verdict
+    assert by_itself.totals == {"unseen": 1, "phantom-read": 2}
+    found = judged(spark, [ledger], [tmp_path / "odd"])
+    assert found.totals == by_itself.totals
+    assert evidence(found.findings) == evidence(by_itself.findings)
+
+
+def test_a_record_that_was_acknowledged_without_an_offset_may_be_deleted_or_sent_twice(spark, tmp_path):
+    """As minikafka audit has it: it stood below the log start if a later record of its process did (S28)."""
+    name = TopicPartition("old", 0)
+    ledger = tmp_path / "old.jsonl"
+    with ledger.open("w") as file:
+        writer = HistoryWriter(file.write, lambda: 0.0)
+
+        def acknowledged(process: str, value: str, offset: int | None) -> None:
+            writer.acknowledged(writer.send(process, "old", value, partition=0), partition=0, offset=offset)
+
+        acknowledged("p", "deleted", None)
+        acknowledged("q", "a", 0)
+        for offset, value in enumerate("bcde", 1):
+            acknowledged("p", value, offset)
+        acknowledged("p", "lost", None)
+        acknowledged("p", "twice", None)
+        writer.unknown(writer.send("p", "old", "twice", partition=0), "REQUEST_TIMED_OUT")
+        acknowledged("q", "gone", None)
+        acknowledged("q", "f", 6)
+    for node in NODES:
+        folder = tmp_path / "old" / f"broker-{node}"
+        write_replica(folder, node, name, [b"a", b"b", b"c", b"d", b"e", b"twice", b"f"], per_batch=1)
+        (folder / LOG_START_OFFSET_CHECKPOINT).write_bytes(format_offsets({name: 3}))
+    by_itself = plain.audit([ledger], None, [tmp_path / "old"]).verdict
+    assert by_itself.totals == {"lost-write": 2}
+    assert {each.value for each in by_itself.of("lost-write")} == {"lost", "gone"}
+    found = judged(spark, [ledger], [tmp_path / "old"])
+    assert found.totals == by_itself.totals
+    assert evidence(found.findings) == evidence(by_itself.findings)
+
+
 def test_records_that_are_deleted_while_an_audit_begins_are_no_lost_writes(spark, kafka, tmp_path, monkeypatch):
     """Committed data is read from where its log is said to begin, or the audit fails by the loss's name."""
     topic = kafka.topic(1)
