@@ -23,6 +23,7 @@ from minikafka.log.names import GAPS
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import ATTRIBUTES_END, split, verify
+from minikafka.wire.records import Record, build_batch
 from minikafka.wire.rewrite import slices, thinned
 from tests.audit_kit import read_log, write_ledger, write_log, write_replica
 from tests.rules.cleaned_histories import CleanedLog, latest
@@ -102,6 +103,9 @@ def test_a_record_differs_by_its_kind_of_timestamp():
     stamped[ATTRIBUTES_END - 1] |= 0x08
     (finding,) = compare(data, bytes(stamped), end=1).findings
     assert (finding.offset, finding.detail) == (0, "replica 2 has another record")
+    times = [build_batch([Record(0, time_ms, key=b"a", value=b"1")]) for time_ms in (1, 2)]
+    (finding,) = compare(*times, end=1).findings
+    assert finding.detail == "replica 2 has another record", "the same kind, another time"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -151,6 +155,9 @@ def test_another_record_at_an_offset_is_found():
     (finding,) = compare(data, other, data, end=3).findings
     assert (finding.offset, finding.detail) == (1, "replica 2 has another record")
     assert len({held for _, _, held in finding.holdings}) == 2
+    twice = small(("a", "1"), ("b", "X"), ("a", "Y"))
+    assert len(compare(data, twice, data, end=3).findings) == 1, "it is compared no further"
+    assert compare_replicas(PLACE, [replica(1, data, 3), replica(2, data, 2)]).end_offset == 2
 
 
 def test_a_tombstone_may_be_gone_but_not_before_what_it_deletes():

@@ -93,6 +93,19 @@ def test_above_a_high_watermark_nothing_is_owed() -> None:
     assert result.end_offset == 30
 
 
+def test_a_batch_that_reaches_beyond_a_high_watermark_is_not_owed_there() -> None:
+    """A high watermark may lie inside a batch; of batches that differ the longest decides who must have it."""
+    marks = (50, 49, 50)
+    replicas = [replica(node, log(5), high_watermark=mark) for node, mark in enumerate(marks, 1)]
+    assert compare_replicas(PARTITION, replicas).equal
+    cut = [LogBatch(0, 4, 0, b"x")]
+    logs = ((log(1), 10), (cut, 10), (log(1), 7))
+    found = compare_replicas(
+        PARTITION, [replica(node, batches, high_watermark=mark) for node, (batches, mark) in enumerate(logs, 1)]
+    )
+    assert [node for node, _, _ in found.findings[0].holdings] == [1, 2]
+
+
 def test_below_a_log_start_nothing_is_owed() -> None:
     """Retention and DeleteRecords run on each replica by its own clock; a log start may lie inside a batch."""
     result = compare_replicas(

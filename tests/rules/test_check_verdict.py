@@ -602,6 +602,8 @@ def test_diverged_replicas_below_the_high_watermark() -> None:
     assert (finding.offset, finding.holdings) == (1, ((1, 0, "m1"), (2, 0, "n1")))
     tail = Story().unknown("m0").unknown("m1").unknown("n1").replica(1, "m0", "m1")
     assert tail.replica(2, "m0", "n1", high_watermark=1).kinds() == {}
+    disputed = Story().unknown("x").acknowledged("a").replica(1, "x").replica(2, "a").kinds()
+    assert disputed == {"diverged": 1, "acknowledged-missing-on-replica": 1, "unseen": 1}, "neither is agreed"
 
 
 def test_an_offset_that_a_replica_lists_twice_is_divergence() -> None:
@@ -637,6 +639,13 @@ def test_replicas_by_batch_digest() -> None:
     batches = [(0, 10, 0, "a"), (5, 20, 0, "b")]
     broken.recorder.replica(1, "t", 0, high_watermark=20, log_start=0, batches=batches)
     assert broken.kinds() == {"diverged": 1}
+    beyond = Story().acknowledged("a", at=20)
+    beyond.recorder.replica(1, "t", 0, high_watermark=20, batches=[(0, 20, 0, "a")])
+    assert beyond.kinds(Expectations()) == {"lost-write": 1}
+    trimmed = Story()
+    trimmed.recorder.replica(1, "t", 0, high_watermark=10, log_start=5, batches=[(0, 10, 0, "thinned")])
+    trimmed.recorder.replica(2, "t", 0, high_watermark=10, batches=[(0, 10, 0, "whole")])
+    assert trimmed.kinds() == {}, "the log start lies inside the first batch"
 
 
 def test_acknowledged_missing_on_replica() -> None:
@@ -683,6 +692,10 @@ def test_contradictions_are_errors_not_findings() -> None:
     story = Story()
     story.recorder.acknowledged(story.recorder.send("p", "t", "a"), partition=None, offset=0)
     with pytest.raises(HistoryError, match="op 1 has an offset and no partition"):
+        story.verdict()
+    story = Story().replica(1, "a")
+    story.recorder.replica(1, "t", 0, high_watermark=1, batches=[(0, 1, 0, "x")])
+    with pytest.raises(HistoryError, match="line 2: replica 1 is listed by rows and by batches"):
         story.verdict()
     story = Story().replica(1, "a")
     with pytest.raises(HistoryError, match="other marks in line 1"):
