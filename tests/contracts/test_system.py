@@ -6,10 +6,12 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,13 @@ from minikafka.world.system import (
     MACOS_DESCRIPTORS_MAX,
     allow_descriptors,
     command_line,
+    has_no_reader,
     hold_port,
     is_running,
     open_descriptors,
     sync,
     sync_data,
+    sync_folder,
 )
 
 FULL_SYNC = 51
@@ -71,6 +75,38 @@ def test_sync_that_fails_on_macos(monkeypatch: pytest.MonkeyPatch, full_sync_fai
         sync_data(3)
 
 
+def test_sync_on_linux_reaches_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A file's content by fdatasync, a file or a folder as a whole by fsync; the descriptor of a folder is closed."""
+    asked: list[tuple[str, Path]] = []
+
+    def synced(call: str, descriptor: int) -> None:
+        asked.append((call, Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced("fsync", descriptor))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced("fdatasync", descriptor))
+    with (tmp_path / "orders").open("wb") as file:
+        sync_data(file.fileno())
+        sync(file.fileno())
+    sync_folder(tmp_path)
+    assert asked == [("fdatasync", tmp_path / "orders"), ("fsync", tmp_path / "orders"), ("fsync", tmp_path)]
+    assert tmp_path not in dict(open_descriptors()).values()
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EIO])
+def test_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_syncs_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: int
+):
+    """EINVAL: names are durable by themselves there, or nothing is promised. Any other error is the disk's."""
+
+    def refused(_: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with nullcontext() if error == errno.EINVAL else pytest.raises(OSError, match="Input/output error"):
+        sync_folder(tmp_path)
+    assert tmp_path not in dict(open_descriptors()).values()
+
+
 @pytest.mark.parametrize(
     "soft, hard, most, wanted",
     [
@@ -103,6 +139,70 @@ def test_open_descriptors_have_paths(tmp_path: Path):
     with (tmp_path / "orders").open("wb") as file, socket.socket() as other:
         found = dict(open_descriptors())
         assert (found[file.fileno()], found[other.fileno()]) == (tmp_path / "orders", None)
+
+
+def test_port_is_held_for_brokers_and_for_one_holder(monkeypatch: pytest.MonkeyPatch):
+    """A broker listens there, and again after its end; no other cluster, and no other program, gets the port."""
+    port, held = hold_port("127.0.0.1", 0)
+    with held:
+        for _ in range(2):
+            with socket.socket() as broker, socket.socket() as client:
+                broker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                broker.bind(("127.0.0.1", port))
+                broker.listen()
+                client.connect(("127.0.0.1", port))
+        with pytest.raises(OSError, match="Address already in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        tries: list[int] = []
+        hold = system._held
+
+        def counted(host: str, number: int) -> object:
+            tries.append(number)
+            return hold(host, number)
+
+        monkeypatch.setattr(system, "_held", counted)
+        with pytest.raises(OSError, match="Address already in use"):
+            hold_port("127.0.0.1", port)
+        assert tries == [port], "the same port would be taken again"
+    with hold_port("127.0.0.1", port)[1]:
+        pass
+
+
+def test_output_without_a_reader_is_known():
+    """Pipes, sockets, and a descriptor that is closed: what runs only for its reader ends then."""
+    reader, writer = os.pipe()
+    assert not has_no_reader(writer)
+    os.close(reader)
+    assert has_no_reader(writer)
+    os.close(writer)
+    assert has_no_reader(writer)
+    one, other = socket.socketpair()
+    with one:
+        assert not has_no_reader(one.fileno())
+        other.close()
+        assert has_no_reader(one.fileno())
+
+
+def test_child_is_woken_when_its_parent_ends():
+    """The kernel's own word (PR_GET_PDEATHSIG): a stopped process that stayed would keep its ports."""
+    code = (
+        "import ctypes; from minikafka.world.system import wake_with_parent; wake_with_parent();"
+        "found = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(found)); print(found.value)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(found.stdout) == signal.SIGCONT
+
+
+def test_process_may_have_any_name():
+    """Its name stands before its state in /proc, in parentheses, and may look like one."""
+    code = "open('/proc/self/comm', 'w').write('a) Z b');print(flush=True);input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert "(a) Z b)" in Path(f"/proc/{process.pid}/stat").read_text()
+        assert is_running(process.pid)
+        process.kill()
 
 
 def test_any_free_port_is_drawn_again_if_its_lock_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
