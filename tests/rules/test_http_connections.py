@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,3 +118,15 @@ def test_unread_bytes_of_a_response_are_those_that_are_held_and_those_that_are_l
     for written, unread in ((400, Unread(owner, 1007, 607)), (1200, Unread(owner, 7, 7))):
         connection._pending = SimpleNamespace(get=lambda _, record: record, writer=SimpleNamespace(output_size=written))
         assert connection.unread() == unread
+
+
+@pytest.mark.parametrize("must_log_in", [False, True])
+async def test_deadline_of_a_connection_ends_with_its_first_request_or_with_its_login(must_log_in: bool):
+    """Where there must be a login, requests without right credentials keep no connection open."""
+    connection: Any = object.__new__(HttpConnection)
+    connection.record, connection.must_log_in = ConnectionRecord(0.0), must_log_in
+    deadline = connection._deadline = asyncio.get_running_loop().call_later(1000, connection.abort)
+    connection.began(make_mocked_request("GET", "/v1/topics"))
+    assert (connection.record.requests, deadline.cancelled()) == (1, not must_log_in)
+    connection.logged_in()
+    assert (connection.must_log_in, deadline.cancelled(), connection._deadline) == (False, True, None)
