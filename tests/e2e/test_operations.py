@@ -257,7 +257,7 @@ def test_produce_reports_a_topic_that_it_had_created_and_an_empty_input_creates_
     assert said("") == ""
     assert "ordrs" not in told(cluster, "topics", "list")
     assert said("a\nb\n") == (
-        "minikafka: there was no topic ordrs: the brokers have created it, with 1 partition and replication factor 3\n"
+        "minikafka: there was no topic ordrs: the brokers have created it, with 1 partition and replication factor 1\n"
     )
     assert said("c\n") == ""
     send += ["--partition", "9"]
