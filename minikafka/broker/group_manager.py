@@ -143,7 +143,6 @@ class GroupManager:
             events=self._world.events,
             topic_exists=lambda topic: topic in self._image().topics,
             topics=lambda: self._image().topics,
-            of_broker=lambda: [each.coordinator for each in self.shards],
         )
 
     def _forget_topics(self, topics: list[str]) -> None:

@@ -31,16 +31,7 @@ from minikafka.groups.consumer.groups import ConsumerGroups, Held
 from minikafka.groups.consumer.heartbeat import check_committer, check_member
 from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State, failed_join
-from minikafka.groups.limits import (
-    GroupSettings,
-    check_broker_subscriptions,
-    check_commit,
-    check_group_id,
-    check_producer,
-    is_large,
-    metadata_refusal,
-    size_of,
-)
+from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, check_producer, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets, Placed, batches
 from minikafka.groups.protocol import PROTOCOL_TYPE
 from minikafka.groups.rebalance import Rebalance
@@ -90,13 +81,7 @@ class GroupCoordinator:
         events: Events,
         topic_exists: Callable[[str], bool] = lambda _: True,
         topics: Callable[[], Topics] = dict,
-        of_broker: Callable[[], Iterable[GroupCoordinator]] | None = None,
     ) -> None:
-        """``of_broker``: all coordinators of this one's broker; None: there are no others."""
-        self._of_broker = of_broker or (lambda: (self,))
-        self._subscription_bytes: dict[str, int] = {}
-        """Of the members of each classic group with a large subscription, as last counted: when such a member joined,
-        or when room was short. Those of members that have left since count too."""
         self._settings = settings
         self._events = events
         self._topic_exists = topic_exists
@@ -155,7 +140,6 @@ class GroupCoordinator:
             if group.state is State.STABLE and group.state_timestamp_ms == NO_TIMESTAMP:
                 self._rebalance.prepare(group, step, "it was converted, and has not rebalanced since")
             self._plan(group)
-            self._count_subscriptions(group)
         # Nobody coordinated when these went, or the coordinator did not finish its answers.
         self.topics_deleted(self._gone_unloaded, step)
         self._erase_orphans(step)
@@ -230,7 +214,6 @@ class GroupCoordinator:
     def _downgraded(self, group: Group, step: Step) -> None:
         self._groups[group.group_id] = group
         group.started(step.now)
-        self._count_subscriptions(group)
         self._rebalance.prepare(group, step, "the last member of the consumer protocol has left")
 
     def _forget_if_nothing(self, group: Group) -> None:
@@ -261,35 +244,10 @@ class GroupCoordinator:
             if request.member_id:
                 raise kafka.UnknownMemberId(f"there is no group {request.group_id}: join without a member id")
             group = self._groups[request.group_id] = Group(request.group_id)
-        counts = is_large(request.protocols)
         try:
-            if counts:
-                check_broker_subscriptions(request, self._others_subscription_bytes(group, request))
             self._rebalance.join(group, ticket, request, step)
-            if counts:
-                self._count_subscriptions(group)
         finally:
             self._touched(group, step)
-
-    def _others_subscription_bytes(self, group: Group, request: g.JoinGroupRequest) -> Iterator[int]:
-        """Yield what all other members of this broker's groups join with: as last counted, then as it is."""
-        own = group.members.get(request.member_id or group.static.get(request.group_instance_id, ""))
-        own_bytes = size_of(own.protocols) if own is not None else 0
-        yield sum(each.subscription_bytes() for each in self._of_broker()) - own_bytes
-        yield sum(each.subscription_bytes(again=True) for each in self._of_broker()) - own_bytes
-
-    def subscription_bytes(self, *, again: bool = False) -> int:
-        """Return the bytes that the members of groups with a large subscription join with; ``again``: count them."""
-        if again:
-            for name in list(self._subscription_bytes):
-                self._count_subscriptions(self._groups.get(name) or Group(name))
-        return sum(self._subscription_bytes.values())
-
-    def _count_subscriptions(self, group: Group) -> None:
-        subscriptions = [each.protocols for each in group.members.values()]
-        self._subscription_bytes.pop(group.group_id, None)
-        if any(map(is_large, subscriptions)):
-            self._subscription_bytes[group.group_id] = sum(map(size_of, subscriptions))
 
     def _join_consumer_group(self, ticket: Ticket, request: g.JoinGroupRequest, step: Step) -> None:
         """An empty group of the consumer protocol becomes a classic one; any other one refuses classic members."""

@@ -79,9 +79,6 @@ SUBSCRIPTIONS_BYTES_MAX = 32 * 2**20
 assignor, is far smaller: ``max.message.bytes`` limits it.
 """
 
-BROKER_SUBSCRIPTIONS_BYTES_MAX = 256 * 2**20
-"""Of what the members of all classic groups of one coordinating broker join with."""
-
 SUBSCRIPTION_BYTES_SMALL = 8 * 2**10
 """A member with no more than this joins in any case: groups of many such members are not added up at each join."""
 
@@ -130,34 +127,15 @@ def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max
 
 def check_subscriptions(request: JoinGroupRequest, others: Iterable[Iterable[GroupProtocol]]) -> None:
     """GROUP_MAX_SIZE_REACHED if the member's subscription does not fit beside those of the other members."""
-    size = size_of(request.protocols)
-    if is_large(request.protocols) and size + sum(map(size_of, others)) > SUBSCRIPTIONS_BYTES_MAX:
+    size = _size_of(request.protocols)
+    if size > SUBSCRIPTION_BYTES_SMALL and size + sum(map(_size_of, others)) > SUBSCRIPTIONS_BYTES_MAX:
         raise kafka.GroupMaxSizeReached(
             f"the subscription of {size} bytes does not fit: all those of group {request.group_id} may have "
             f"{SUBSCRIPTIONS_BYTES_MAX} bytes; subscribe to fewer topics, or divide the group"
         )
 
 
-def check_broker_subscriptions(request: JoinGroupRequest, others: Iterable[int]) -> None:
-    """COORDINATOR_NOT_AVAILABLE if the member's subscription does not fit beside ``others`` of the broker.
-
-    Each of these is an upper bound of them all that took longer to find; the first that leaves room is enough.
-    """
-    size = size_of(request.protocols)
-    if all(size + held > BROKER_SUBSCRIPTIONS_BYTES_MAX for held in others):
-        raise kafka.CoordinatorNotAvailable(
-            f"the subscription of {size} bytes does not fit: those of all classic groups that this broker coordinates "
-            f"may have {BROKER_SUBSCRIPTIONS_BYTES_MAX} bytes; subscribe to fewer topics, or join again in a while"
-        )
-
-
-def is_large(protocols: Iterable[GroupProtocol]) -> bool:
-    """Return True if a subscription counts against the limits."""
-    return size_of(protocols) > SUBSCRIPTION_BYTES_SMALL
-
-
-def size_of(protocols: Iterable[GroupProtocol]) -> int:
-    """Return the bytes of one member's subscription, for all its assignors."""
+def _size_of(protocols: Iterable[GroupProtocol]) -> int:
     return sum([len(each.metadata) for each in protocols])
 
 

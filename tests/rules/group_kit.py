@@ -67,8 +67,6 @@ class Desk:
     """Topics that are not there."""
     topics: dict[str, TopicImage] = field(default_factory=dict)
     """Topics that groups of the consumer protocol may be assigned."""
-    beside: tuple[Desk, ...] = ()
-    """Those of other partitions of the same broker."""
 
     def __post_init__(self) -> None:
         self.now = 1000.0
@@ -94,7 +92,6 @@ class Desk:
             events=lambda kind, **facts: self.told.append((kind, facts)),
             topic_exists=lambda topic: topic not in self.missing,
             topics=lambda: self.topics,
-            of_broker=lambda: [each.coordinator for each in (self, *self.beside)],
         )
         for offset, (key, value) in enumerate(self.log):
             self._replay_markers(offset)

@@ -10,19 +10,15 @@ import pytest
 
 from minikafka.broker.group_manager import GroupManager
 from minikafka.config import BrokerConfig
-from minikafka.coordination.rule import Step
-from minikafka.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
-from minikafka.groups.limits import BROKER_SUBSCRIPTIONS_BYTES_MAX, SUBSCRIPTION_BYTES_SMALL
+from minikafka.errors import UnknownTopicOrPartition
 from minikafka.groups.records import OFFSETS_TOPIC
-from minikafka.ports import RequestContext, no_events
+from minikafka.ports import RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
-    GroupProtocol,
     HeartbeatRequest,
     HeartbeatResponse,
-    JoinGroupRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     PartitionOutcome,
@@ -52,7 +48,7 @@ class Office:
         self.leader = self.partition.role
         self.groups = GroupManager(
             BrokerConfig(node_id=1),
-            cast("Any", SimpleNamespace(events=no_events)),
+            cast("Any", SimpleNamespace()),
             cast("Any", SimpleNamespace(partitions={SHARD: self.partition})),
             image=lambda: image(orders="A"),
             session_alive=lambda: self.is_alive,
@@ -76,9 +72,6 @@ class Office:
 
     def topics_deleted_unloaded(self, topics: list[str]) -> None:
         self.deleted += [f"{each} when it is loaded" for each in topics]
-
-    def subscription_bytes(self, *, again: bool = False) -> int:
-        return BROKER_SUBSCRIPTIONS_BYTES_MAX
 
     def standings(self) -> list[Any]:
         return [SimpleNamespace(group_id="g")]
@@ -131,17 +124,6 @@ def test_the_software_of_a_heartbeat_is_that_of_the_member(protocol: str, softwa
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     office.groups.handlers()["Heartbeat"](beat, context)
     assert office.software == [software]
-
-
-def test_a_new_coordinator_counts_what_others_of_its_broker_hold():
-    """The members of all groups of a broker share one limit, whatever partition their group belongs to."""
-    coordinator = Office().groups._new_coordinator()
-    large = (GroupProtocol(name="range", metadata=b"x" * (SUBSCRIPTION_BYTES_SMALL + 1)),)
-    request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="consumer", protocols=large
-    )
-    with pytest.raises(CoordinatorNotAvailable, match="all classic groups"):
-        coordinator.join(1, request, Step(0.0, 0))
 
 
 async def test_the_outcomes_of_a_commit_are_in_the_order_of_its_partitions():

@@ -179,29 +179,6 @@ def test_subscriptions_of_a_group_have_a_limit(monkeypatch: pytest.MonkeyPatch):
     desk.join(group="other", topics=large)
 
 
-def test_subscriptions_of_all_groups_of_a_broker_have_a_limit(monkeypatch: pytest.MonkeyPatch):
-    """Each group may have 32 MiB, and a client names as many groups as it likes. Members that left leave room, and the
-    limit holds for groups that a new coordinator has read from its log.
-    """
-    monkeypatch.setattr(limits, "SUBSCRIPTION_BYTES_SMALL", 1000)
-    monkeypatch.setattr(limits, "BROKER_SUBSCRIPTIONS_BYTES_MAX", 4000)
-    other = Desk()
-    desk = Desk(beside=(other,))
-    large = tuple(f"topic-{number:03}" for number in range(150))
-    first, second = desk.stable(1, topics=large), other.stable(1, topics=large)
-    for take_over in (lambda: None, desk.take_over, other.take_over):
-        take_over()
-        with pytest.raises(CoordinatorNotAvailable, match="4000 bytes; subscribe to fewer topics") as caught:
-            desk.join(group="more", topics=large)
-        assert (caught.value.retriable, caught.value.outcome) == (True, "not_written")
-        desk.join(group="small")
-        desk.join(*first, topics=(*large, "one-more"))
-    other.leave(*second)
-    desk.join_new(group="more", topics=large)
-    with pytest.raises(CoordinatorNotAvailable):
-        desk.join(group="another", topics=large)
-
-
 def test_a_static_member_comes_back_to_a_full_group():
     """KIP-345 and group.max.size: it takes its own place and no other's; a stranger is refused."""
     desk = Desk(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
