@@ -111,11 +111,6 @@ PROPERTIES = "broker.properties"
 # More than this in one go is a slip of the keyboard: each broker is a process of some 60 MB.
 BROKERS_MAX = 50
 
-REPLICAS: Final = 3
-"""Of a topic that is created without a replication factor, where there are so many brokers: Kafka's default, one
-replica, loses every partition of a broker that is killed.
-"""
-
 PORT_MAX = 65_535
 
 KAFKA_PORT = 9092
@@ -468,7 +463,6 @@ def lay_out(
             "controller.quorum.voters": voters_text(addresses),
             "listeners": f"BROKERS://{address},CLIENTS://{clients[node]}" if clients else f"{protocol}://{address}",
             "log.dirs": str(folder / logs),
-            "default.replication.factor": str(min(REPLICAS, len(addresses))),
             **config,
         }
         files.append(BrokerFiles(node, folder / PROPERTIES, address, settings))

@@ -35,7 +35,7 @@ import uvloop
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, did_you_mean
 from minikafka.events import WARNING
-from minikafka.hosting.cluster_files import REPLICAS, BrokerFiles, ClusterFiles, Ports, TemporaryFolder, prepare
+from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, TemporaryFolder, prepare
 from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.secured import ADMIN, MECHANISM, PLAINTEXT, SSL, WITH_TLS, ClusterSecurity, ClusterTls
 from minikafka.invariant import invariant
@@ -288,7 +288,7 @@ class LocalCluster:
         from minikafka.client.structs import NewTopic  # noqa: PLC0415 - as for `sync`
         from minikafka.world.clients import AdminClient  # noqa: PLC0415
 
-        count = replicas if replicas is not None else min(REPLICAS, len(self.files.brokers))
+        count = replicas if replicas is not None else min(3, len(self.files.brokers))
         async with AdminClient(**self.client_settings()) as admin:
             await admin.create_topics([NewTopic(topic, partitions, count, topic_configs=dict(config or {}))])
 

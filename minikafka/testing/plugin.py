@@ -179,6 +179,7 @@ def _started(request: pytest.FixtureRequest, brokers: int) -> Iterator[LocalClus
         brokers = asked.get("brokers", brokers)
     config = {
         **QUICK,
+        "default.replication.factor": str(min(BROKERS, brokers)),
         **request.getfixturevalue("minikafka_settings"),
         **asked.get("config", {}),
     }

@@ -238,15 +238,6 @@ def test_a_restart_finds_ports_and_cluster_id_again(tmp_path, ports, monkeypatch
     assert all(broker.path.is_absolute() for broker in again.brokers)
 
 
-@pytest.mark.parametrize(("brokers", "replicas"), [(1, 1), (2, 2), (3, 3), (4, 3)])
-def test_topics_of_a_new_cluster_are_replicated_by_default(tmp_path, ports, brokers, replicas):
-    """A topic that a client creates without a replication factor survives a broker: Kafka's default of 1 does not."""
-    cluster = prepare(tmp_path / "new", ports, brokers=brokers, config={})
-    assert {each.config().default_replication_factor for each in cluster.brokers} == {replicas}
-    chosen = prepare(tmp_path / "chosen", ports, brokers=brokers, config={"default.replication.factor": "1"})
-    assert {each.config().default_replication_factor for each in chosen.brokers} == {1}
-
-
 def test_a_directory_that_holds_another_cluster_is_not_overwritten(tmp_path, ports):
     """Two voters' logs under a quorum of three would be a new cluster on old data."""
     prepare(tmp_path, ports, brokers=2, config={})
