@@ -27,7 +27,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "assignment-unrecorded": "an assignment was given out that is not committed",
     "generation-back": "a group's generation fell, or one generation has two assignments",
     "commit-unrecorded": "a commit was acknowledged that is not committed",
-    "offset-unrecorded": "a member received an offset that was never committed",
+    "offset-unrecorded": "a member received an offset that had not been committed",
     "commit-unasked": "an offset was committed that no member asked for",
     "refused-commit": "a commit was reported as not written, and is committed",
     "commit-back": "a committed offset went back, and nobody had reset it",
@@ -289,7 +289,10 @@ class GroupBook:
     def received(self, group: str, partition: TopicPartition, offset: Offset) -> None:
         """An offset of a coordinator (-1: none) has reached a member, which reads on from there."""
         if offset != NO_OFFSET and not self._of(group).ever.get(partition, Counter())[offset]:
-            self._report("offset-unrecorded", f"{group}: {partition} at {offset} was found before it was committed")
+            self._report(
+                "offset-unrecorded",
+                f"{group}: {partition} at {offset} had not been committed when a member received it",
+            )
 
     # ---- records -----------------------------------------------------------------------------------------------------
 

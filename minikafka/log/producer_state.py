@@ -414,7 +414,7 @@ class ProducerState:
         return list(self.each_active())
 
     def each_active(self) -> Iterator[ProducerEntry]:
-        """As :meth:`active`, one after the other: callers may pause in between, and producers may change meanwhile."""
+        """Yield the entries of :meth:`active` one at a time; producers may change between two of them."""
         for producer_id in sorted(self._producers):
             producer = self._producers.get(producer_id)
             if producer is not None:

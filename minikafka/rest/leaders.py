@@ -448,19 +448,20 @@ async def from_coordinator(
 
 
 async def change_in_parts(items: Iterable[Item], change: Callable[[list[Item]], Awaitable[Result]]) -> list[Result]:
-    """Make one change in as many requests as it needs, one after the other.
+    """Make one change in as many requests as it needs, one after the other; without items in one, which may be refused.
 
-    If one fails after another has succeeded, the outcome of the whole is ``unknown``: it is done in part.
+    If one of several fails, and it or another may have changed something, the outcome of the whole is ``unknown``.
     """
+    parts = list(in_parts(items)) or [[]]
     done: list[Result] = []
-    for part in in_parts(items):
+    for part in parts:
         try:
             done.append(await change(part))
         except (kafka.ProtocolError, Refused) as raised:
             error = Refused.of(raised).error
-            if not done or error.outcome != kafka.NOT_WRITTEN:
+            if len(parts) == 1 or (not done and error.outcome == kafka.NOT_WRITTEN):
                 raise
-            why = f"done only in part, in {len(done)} requests: {error.message}"
+            why = f"not done as a whole, {len(done)} of {len(parts)} requests have succeeded: {error.message}"
             raise type(error)(why, outcome=kafka.UNKNOWN, **error.facts) from raised
     return done
 

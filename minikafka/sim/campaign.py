@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ TOLD_EVERY_S: Final = 30.0
 """Lines of progress in a file."""
 
 RUNS_OF_A_PROCESS: Final = 20
-"""With ``jobs``; each run leaves some 7 MB behind."""
+"""How many runs a worker process makes before another one takes its place. Each leaves some 7 MB behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,11 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
     if jobs == 1:
         yield from map(run_task, tasks)
         return
-    # Forked by a server that has imported everything, and replaced before the worlds of past runs fill the memory.
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([__name__])
+    # Forked by a server that has imported everything, which libraries of macOS do not survive; and replaced before the
+    # worlds of past runs fill the memory.
+    processes = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
+    if sys.platform != "darwin":
+        processes.set_forkserver_preload([__name__])
     with processes.Pool(jobs, initializer=begin_worker, maxtasksperchild=RUNS_OF_A_PROCESS) as pool:
         yield from pool.imap(run_task, tasks)
 

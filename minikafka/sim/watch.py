@@ -222,6 +222,7 @@ class Watch:
             if partition is None or partition.failed or (node, partition.partition) in self.rotten:
                 continue
             of_replicas.setdefault(partition, []).append(event)
+        # Behind the events of the quorum: images are judged batch by batch, as far as the committed batches are known.
         newest: MetadataImage | None = None
         for node, broker in brokers.items():
             image = broker.image

@@ -231,17 +231,21 @@ def _check_use(item: pytest.Item) -> None:
             f"@pytest.mark.minikafka(brokers={asked!r}) has no effect on minikafka_broker, which is one; use"
             " minikafka_cluster"
         )
+    # At a class or a module the marker is for those of its tests that use a cluster.
+    is_marked = any(each.name == "minikafka" for each in item.own_markers)
     shared = [each for each in _SHARED if each in names]
-    if shared and not _OWN.intersection(names) and _is_marked(item):
+    if is_marked and shared and not _OWN.intersection(names):
         raise pytest.UsageError(
             f"@pytest.mark.minikafka has no effect on {shared[0]}, which all tests share; use minikafka_cluster or"
             " minikafka_broker, or override minikafka_settings for all tests"
         )
-
-
-def _is_marked(item: pytest.Item) -> bool:
-    """Return True if the marker is at the test itself: at a class or a module it is for those that use a cluster."""
-    return any(each.name == "minikafka" for each in item.own_markers)
+    if is_marked and not {*_OWN, "request"}.intersection(names):
+        item.warn(
+            pytest.PytestWarning(
+                "@pytest.mark.minikafka has no effect on this test, which has no cluster; use minikafka_cluster or"
+                " minikafka_broker, or remove the marker"
+            )
+        )
 
 
 # ---- around each test ------------------------------------------------------------------------------------------------
@@ -253,17 +257,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _check_use(item)
     for each in item.config.stash[_BENCH].running:
         each.begins_at = each.cluster.events.mark
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """The test has passed: refuse a marker that it ignored. It may have requested a cluster by a call."""
-    used = {each.fixture for each in item.config.stash[_BENCH].running}
-    if _is_marked(item) and not _OWN.intersection(used.union(getattr(item, "fixturenames", ()))):
-        raise pytest.UsageError(
-            "@pytest.mark.minikafka has no effect on this test, which has no cluster of its own; use minikafka_cluster"
-            " or minikafka_broker, or remove the marker"
-        )
 
 
 @pytest.hookimpl(hookwrapper=True)

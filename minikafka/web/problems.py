@@ -1,8 +1,7 @@
 """Errors for people: RFC 9457 problems with Kafka's name, number, ``retriable`` and ``outcome``.
 
-The status of an error is in one table here. Two rules stand above it: what may have been written is 504 (a client must
-not take it for *send again*) unless the table has 500 or 507, which promise nothing either; and an error that says less
-than it should is never a 2xx.
+The status of an error is in one table here. Two rules stand above it: what may have been written is 504, 500 or 507 (a
+client must not take it for *send again*); and an error that says less than it should is never a 2xx.
 
 An error's page also has what is behind it and where to look. Errors that say all themselves have none of this.
 """

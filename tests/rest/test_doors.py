@@ -24,6 +24,7 @@ from minikafka.errors import (
     ConcurrentTransactions,
     CoordinatorNotAvailable,
     CorruptMessage,
+    GroupIdNotFound,
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
@@ -404,6 +405,21 @@ async def test_offsets_of_more_partitions_than_one_request_may_name_are_reset_an
     assert answer.status == 200, answer.text
     assert [each["partition"] for each in answer.json["offsets" if change == "reset" else "deleted"]] == [*range(count)]
     assert sum(changed) == count
+
+
+async def test_offsets_of_a_group_that_does_not_exist_cannot_be_deleted(curl, monkeypatch):
+    """The coordinator knows the group; that it has no offsets of the topic does not say that it exists."""
+
+    async def offsets(_request):
+        return g.OffsetFetchResponse()
+
+    async def delete(_request):
+        raise GroupIdNotFound("there is no group nowhere")
+
+    for api, answer in {"OffsetFetch": offsets, "OffsetDelete": delete}.items():
+        monkeypatch.setattr(curl.cluster.brokers[1], f"on_{api}", answer, raising=False)
+    answer = await curl("DELETE", "/v1/groups/nowhere/offsets?topic=orders", at=2)
+    assert answer.problem(404, "GROUP_ID_NOT_FOUND")["outcome"] == NOT_WRITTEN
 
 
 async def test_offsets_of_a_transaction_are_not_sent_again_without_a_response(curl):

@@ -115,6 +115,7 @@ async function explainRefusal(scope: string): Promise<void> {
     if (response.ok) await response.body?.cancel();
     else if (scope === scopeNow.value) health.value = refused.value = (await response.json()).detail;
   } catch (error) {
+    refused.value = "";
     health.value = `The broker does not answer: ${messageOf(error)}`;
   }
 }

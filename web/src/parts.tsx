@@ -1,7 +1,7 @@
 // What several views use. Contents of records, names and messages become text nodes; the content security policy forbids markup.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { messageOf } from "./api";
+import { Refused, messageOf } from "./api";
 import { pausedAt } from "./live";
 import { link, moment } from "./words";
 
@@ -49,26 +49,30 @@ export interface Polled<T> {
 
 const RETRY_MS = 5000;
 
-/** Reads again and again while the page is visible, the next time only when the last has ended; at once when the page becomes visible. */
+/** Reads again and again while the page is visible, the next time only when the last has ended; what has become due meanwhile when it becomes visible. */
 export function usePolled<T>(periodMs: number, read: () => Promise<T>, inputs: readonly unknown[] = []): Polled<T> {
   const [polled, setPolled] = useState<Polled<T>>({ value: null, failed: null });
   useEffect(() => {
-    let timer = 0;
+    let [timer, dueAt] = [0, 0];
     let [busy, ended] = [false, false];
+    const wait = () => { timer = setTimeout(() => void once(), dueAt - performance.now()); };
     async function once(): Promise<void> {
       if (busy || document.hidden) return;
-      busy = true;
       clearTimeout(timer);
+      if (performance.now() < dueAt) return wait();
+      busy = true;
       let pause = periodMs;
       try {
         const value = await read();
         if (!ended) setPolled({ value, failed: null });
       } catch (failed) {
-        pause = Math.min(periodMs, RETRY_MS);
+        // What the broker has refused, it would refuse again.
+        if (!(failed instanceof Refused)) pause = Math.min(periodMs, RETRY_MS);
         if (!ended) setPolled((before) => ({ ...before, failed }));
       }
       busy = false;
-      if (!ended) timer = setTimeout(() => void once(), pause);
+      dueAt = performance.now() + pause;
+      if (!ended) wait();
     }
     const look = () => void once();
     look();

@@ -1,6 +1,6 @@
 // When the broker of the page stops, the same view opens at another broker.
 import { effect, signal } from "@preact/signals";
-import { lostSince } from "./live";
+import { lostSince, refused } from "./live";
 
 const PROBE_MS = 1000;
 const AGAIN_MS = 5000; // no other broker answers either: one may come back sooner than this one
@@ -43,7 +43,8 @@ effect(() => {
     return;
   }
   const probe = async () => {
-    const url = await isAlive(location.origin) ? null : await firstAlive();
+    const isMissed = !document.hidden && !refused.value && !await isAlive(location.origin);
+    const url = isMissed ? await firstAlive() : null;
     if (lostSince.value !== since || stays.value) return;
     if (url === null) {
       timer = setTimeout(() => void probe(), AGAIN_MS);
