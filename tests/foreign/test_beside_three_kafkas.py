@@ -37,6 +37,8 @@ TURNS, LIVES = 12, 2
 """Turns while all brokers run, and while one does not; how often one ends."""
 FOLLOWERS_KNOW_S = 0.8
 """Every follower has fetched, and so has the leader's high watermark, when a broker ends."""
+MEMBERS_EXPIRE_S = 2.0
+"""The joins and the syncs under way have expired, one after the other (0.5 s each): the sides end them at other times."""
 
 
 class Clusters(NamedTuple):
@@ -144,7 +146,7 @@ def test_answers_are_alike_after_the_coordinator_has_ended(mortals: Clusters, ki
         how = drawn.choice([signal.SIGTERM, signal.SIGKILL])
         kafkas, ours = (each.values[COORDINATOR, conversation.first_key] for each in given)
         history.append(f"{how.name} to the coordinator")
-        time.sleep(FOLLOWERS_KNOW_S)
+        time.sleep(MEMBERS_EXPIRE_S)
         mortals.end((kafkas, ours), how)
         down.update(mortals.ports((kafkas, ours)))
         for side, node in zip(given, (kafkas, ours), strict=True):
